@@ -34,9 +34,7 @@ NOTHING = ("NoneType", "NAType", "NaTType")  # pandas has its own words for a ce
 
 def table(rows: Any, encoder: Encoder) -> Table:
     """The rows by column; a tensor or array has a raw column for each of the encoder's, in that order, and NaN for missing.
-
-    Raises BadData, BadInput.
-    """
+    Raises BadData, BadInput."""
     if isinstance(rows, torch.Tensor | np.ndarray):
         columns = _of_array(rows, encoder)
     elif isinstance(rows, Mapping) or (hasattr(rows, "columns") and hasattr(rows, "iloc")):
@@ -76,7 +74,6 @@ def _of_array(rows: torch.Tensor | np.ndarray, encoder: Encoder) -> dict[str, Ce
 
 
 def _cells(values: Any, column: Column) -> Cells:
-    """One column: numbers as they are where they are numbers, all else as the text that a csv file would have."""
     try:
         found = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     except ValueError:  # lists of different lengths
@@ -158,11 +155,9 @@ def _records(columns: list[str], rows: list[list[Any] | None]) -> list[dict[str,
 
 
 class Predictor(nn.Module):
-    """`model` reads encoded rows, `encoder` makes them. Rows are a mapping of column names to values, a DataFrame, or an array
-    of raw values in the order of `encoder.names`; for a run on tensors, such as images, a tensor of the rows' shape.
-
-    Guarantee: a row of the run's files is encoded to the very bits that it was trained or tested with.
-    """
+    """`model` reads encoded rows, `encoder` makes them. Rows are a mapping of column names to values, a DataFrame, or an array of
+    raw values in the order of `encoder.names`; for a run on tensors, such as images, a tensor of the rows' shape.
+    Guarantee: a row of the run's files is encoded to the very bits that it was trained or tested with."""
 
     def __init__(self, model: nn.Module, encoder: Encoder, experiment: Experiment, task: Task):
         super().__init__()
@@ -178,9 +173,7 @@ class Predictor(nn.Module):
 
     def predict(self, rows: Any) -> Predictions | Numbers:
         """What the task answers for every row: the most probable label with the probability of each class, or numbers.
-
-        Raises BadData; BadInput for rows of tokens, where every position has an answer.
-        """
+        Raises BadData; BadInput for rows of tokens, where every position has an answer."""
         if self.experiment.task.kind == "tokens":
             raise BadInput(
                 "A model of tokens answers at every position of a row: call the predictor itself, predictor(rows), which gives"
@@ -225,12 +218,9 @@ BYTES_OF_A_CHARACTER = 4  # at most, in UTF-8
 
 def load(run: Path | str, *, trust: bool = False) -> Predictor:
     """The model of a finished run, ready to predict: the files experiment.toml, encoder.json and model.safetensors of its folder.
-
-    `trust = True` imports the model's own code where the experiment names it as package.module:function, and opens its
-    `model.path`; a model that ships with Tacit, and reads no weights, needs nothing. What was frozen is built again, as the run
-    did, and held against the hash in the file. Guarantee: without `trust`, nothing that the folder names is imported or opened.
-    Raises BadInput.
-    """
+    `trust = True` imports the model's own code, where the experiment names some, and opens its `model.path`. What was frozen is
+    built again and held against the hash in the file. Guarantee: without `trust`, nothing that the folder names is imported or
+    opened. Raises BadInput."""
     folder = Path(run)
     experiment, encoder = _experiment(folder), _encoder(folder)
     name = experiment.model.name
@@ -303,7 +293,6 @@ def _encoder(folder: Path) -> Encoder:
 
 
 def _shapes(path: Path) -> dict[str, torch.Size]:
-    """The shapes of a model's parameters, from the head of its file. Raises BadInput."""
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
@@ -315,13 +304,11 @@ def _shapes(path: Path) -> dict[str, torch.Size]:
 
 
 def _frozen(path: Path) -> str | None:
-    """The hash of what was not trained, from the head of a model's file; None where it says none."""
     with safe_open(path, framework="pt") as file:
         return (file.metadata() or {}).get(FROZEN)
 
 
 def _run(folder: Path) -> str | None:
-    """Which run trained the model, where its folder says so: three files may have been handed on without that one."""
     with suppress(BadInput, ValueError, KeyError, TypeError):
         return str(json.loads(_text(folder / RUN_FILE, wire.MOST_TEXT))["run"])
     return None

@@ -30,8 +30,7 @@ from tacit.engine.history import History, finish, note_clients
 from tacit.engine.ledgers import note_unpaid, open_ledger, open_unpaid
 from tacit.engine.loop import Observer, loop
 from tacit.engine.pool import Trainer, fork_can_train
-from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
-from tacit.engine.ranges import query_of, ranged
+from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by, query_of, ranged
 from tacit.engine.release import held
 from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.trainers import Hear, Overheard
@@ -66,9 +65,7 @@ Clock = Callable[[], float]
 
 def gain(parts: Parts, *, clock: Clock = time.perf_counter) -> float:
     """How many times as fast a stack trains some clients as processes side by side do; 0 where training them fails.
-
-    Raises: Unsupported where they cannot be stacked.
-    """
+    Raises: Unsupported where they cannot be stacked."""
     trial = replace(parts, trial_id=DRAW, population=_made_up(parts))
     stacked = trainers.stacked(trial)
     try:
@@ -80,7 +77,6 @@ def gain(parts: Parts, *, clock: Clock = time.perf_counter) -> float:
 
 
 def _made_up(parts: Parts) -> Population:
-    """The clients with one made-up row in the place of all of theirs, which takes no memory."""
     known, device = parts.population, parts.theta.device
     shaped = (torch.zeros(1, *part.shape[1:], dtype=part.dtype, device=device) for part in (known.x, known.y))
     try:
@@ -94,7 +90,6 @@ def _made_up(parts: Parts) -> Population:
 
 
 def _seconds(parts: Parts, trainer: Trainer, clock: Clock) -> float:
-    """The best time of a few turns."""
     count = len(parts.population)
     places = sorted({k * count // MOST for k in range(MOST)} if count > MOST else range(count))[: parts.cohort]
     cohort = [parts.population[place] for place in places]
@@ -125,9 +120,7 @@ SHARE = 0.5  # of the device's memory for them: activations need some too
 
 def with_trainer(parts: Parts, folder: Folder) -> Parts:
     """The parts with the number of clients that train at once, as the folder says, or as is decided now and written there.
-
-    Raises: BadInput for a folder that says something else than a number.
-    """
+    Raises: BadInput for a folder that says something else than a number."""
     parts = _kept(parts, folder)
     if parts.together or trainers.wanted_workers(parts) == 1 or fork_can_train():
         return parts
@@ -152,9 +145,7 @@ def _kept(parts: Parts, folder: Folder) -> Parts:
 
 def decided(parts: Parts) -> Parts:
     """As many clients at once as memory lets in, on an accelerator, where the experiment says so or where that is faster here.
-
-    Raises: BadInput with the reason where the experiment says so and they cannot be stacked.
-    """
+    Raises: BadInput with the reason where the experiment says so and they cannot be stacked."""
     run = parts.experiment.run
     if not _wanted(parts):
         return parts
@@ -176,9 +167,6 @@ def decided(parts: Parts) -> Parts:
 
 
 def _wanted(parts: Parts) -> bool:
-    """Whether clients are to be stacked, or at least to be tried so. Left out, they are on an accelerator, and are tried on a CPU
-    where no start repeats another one anyway; canary records are for clients that train by themselves.
-    """
     run, audit = parts.experiment.run, parts.experiment.audit
     if audit.placement == "record":
         return False
@@ -190,7 +178,6 @@ def _noted(parts: Parts, words: str) -> Parts:
 
 
 def _largest(parts: Parts) -> int:
-    """The most clients that a round is likely to have: where chance decides about each, more than are expected."""
     margin = CHANCE * parts.cohort**0.5 if parts.plan.together else 0.0
     return min(len(parts.population), parts.cohort + int(margin))
 
@@ -209,9 +196,7 @@ def with_passed(
     experiment: Experiment, *, data: Dataset | None = None, model: Model | None = None, rule: Rule | None = None
 ) -> Experiment:
     """The experiment with these parts in the place of those that it names. Raises BadInput for what is no such part.
-
-    Each is copied: what becomes of the program's own afterwards changes nothing in the run.
-    """
+    Each is copied: what becomes of the program's own afterwards changes nothing in the run."""
     tables: dict[str, OpenSection] = {}
     if data is not None:
         tables["data"] = _data(experiment, data)
@@ -247,7 +232,6 @@ def _data(experiment: Experiment, data: Any) -> OpenSection:
 
 
 def _model(experiment: Experiment, model: Any) -> OpenSection:
-    """The table with a factory; the model's digest is written down once it is made (build/parts.py)."""
     if isinstance(model, nn.Module):
         _refuse_options(experiment.model, "a model that is made already is")
         if experiment.seed.model is not None:
@@ -317,17 +301,14 @@ def run(
     trial_id: str = "",
 ) -> History:
     """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
-
     `data`, `model` (a torch module, whose weights are the start, or a function that makes one) and `rule` take the place of what
     the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
     record of every round. `page = False` leaves out report.html; `tacit report` makes it later. `hear` is for attacks
-    (tacit/lab/attacks): it is shown what the server sends and gets, which in a deployment nobody else is.
-    `trial_id` names a run of a search (tacit/lab/tuning): another name is other noise, and another release.
-
-    Guarantee: the ledger is charged on disk before anything that a client trained is read; on a CPU, before it trains. With seeded
-    randomness a resumed run equals an uninterrupted one, bit for bit on CPU. Raises TacitError in one sentence for whatever cannot
-    be done; nothing is lost then.
-    """
+    (tacit/lab/attacks): it is shown what the server sends and gets, which in a deployment nobody else is. `trial_id` names a run
+    of a search (tacit/lab/tuning): another name is other noise, and another release.
+    Guarantee: the ledger is charged on disk before anything that a client trained is read; on a CPU, before it trains. With
+    seeded randomness a resumed run equals an uninterrupted one, bit for bit on CPU. Raises TacitError in one sentence for
+    whatever cannot be done; nothing is lost then."""
     path = Path(out or experiment.run.out or new_folder(experiment.name))
     refuse_taken(path, resume=resume, force=force)
     experiment = with_passed(experiment, data=data, model=model, rule=rule)
@@ -386,11 +367,6 @@ def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:
 
 
 def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
-    """Refuses what would cost a folder, or a budget, in vain: a metric that is none or that the rows cannot tell, a column that
-    cannot be asked for, and a shared ledger that pays for no round (a resumed run ends there). Nothing is written.
-
-    Raises: BadInput, BudgetExhausted.
-    """
     experiment = parts.experiment
     if parts.plan.priced:
         shared = experiment.privacy.ledger
@@ -408,7 +384,6 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
 
 
 def _own_models(parts: Parts, folder: Folder, state: State) -> dict[str, Any] | None:
-    """Has every client adapt the last model at home, where the experiment asks for it; in short, for the summary."""
     found = everybody.measured(parts, state.result, kept=state.control.get("own"))
     if found is None:
         return None
@@ -418,7 +393,6 @@ def _own_models(parts: Parts, folder: Folder, state: State) -> dict[str, Any] | 
 
 @contextmanager
 def _explained(parts: Parts) -> Iterator[None]:
-    """Says what to do about a device that is full, and names unscaled columns where training diverged."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -22,8 +22,7 @@ from tacit.data.names import FROM_DATA_NOTE
 from tacit.data.partition import Shares, client_names, share_out
 from tacit.data.population import Population, coins, populate
 from tacit.digest import mark, tensor_bytes
-from tacit.engine.malicious import Malice, Scene, in_words, scene_of
-from tacit.engine.malicious._among import among
+from tacit.engine.malicious import Malice, Scene, among, in_words, scene_of
 from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases, held
 from tacit.engine.start import Start, start_of
 from tacit.errors import BadData, BadInput, Refused
@@ -51,9 +50,7 @@ FIRST = {
 
 def freeze_first(experiment: Experiment, model: nn.Module) -> nn.Module:
     """Freezes the first factor of every adapter whose second trains, where the experiment is private or says so.
-
-    Raises: BadInput where `model.lora` is said for a model that has no adapters.
-    """
+    Raises: BadInput where `model.lora` is said for a model that has no adapters."""
     said = experiment.model.lora
     if said is not None and not any(_factors(model)):
         raise BadInput(f'model.lora = "{said}" is for a model with LoRA adapters, and this one has none: leave it out.')
@@ -75,7 +72,6 @@ def note(experiment: Experiment, model: nn.Module) -> Iterator[str]:
 
 
 def _factors(model: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    """The two factors of every adapter, that which starts at random first."""
     named = dict(model.named_parameters())
     for name, parameter in named.items():
         parts = name.split(".")
@@ -127,7 +123,6 @@ def clients(
 
 
 def _loose_delta(experiment: Experiment, population: Population) -> Iterator[str]:
-    """A note where delta is no small probability among so many: it bounds for how many of them the promise may fail outright."""
     unit, delta = population.unit, population.delta
     most = int(population.sizes.max()) if unit == "record" else len(population)
     if experiment.privacy.epsilon is not None and delta * most > 1:
@@ -152,8 +147,7 @@ FOREIGN = (
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingTask:
     """What is trained, on what: enough to judge parameters by. `theta` is the vector that the trainable parameters of `model` are
-    views of; `params` are the initial ones.
-    """
+    views of; `params` are the initial ones."""
 
     experiment: Experiment
     dataset: Dataset = field(repr=False)
@@ -278,11 +272,8 @@ def build(
     ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     mask: np.ndarray | None = None,
 ) -> Parts:
-    """Loads, shares out, calibrates, for what other runs of the ledger have left. Raises BadInput or BadData in one sentence.
-
-    `ranges` are those of the columns that the experiment calls private, where they have been asked for: without them such a column
-    is taken as it stands. `mask` says which rows are held out, where that was decided before they were scaled.
-    """
+    """Loads, shares out, calibrates. Raises BadInput or BadData in one sentence.
+    `ranges` are those that were asked for of private columns; `mask` says which rows are held out, where that is decided."""
     dataset, _, population = clients(experiment, progress=progress, before=before, ranges=ranges, mask=mask)
     # the rows are held once, client by client: the order of the source is not needed any more
     rows = replace(dataset, x=population.x, y=population.y, client=None)
@@ -300,11 +291,8 @@ def assemble(
     seals: Seals | None = None,
     local: Local | None = None,
 ) -> Parts:
-    """The parts for clients that are known already: of a deployment's, only names, sizes and budgets need to be.
-
-    A site names itself (`own`), and the noise of others may then be unknown; it brings its own seals, and may bring somebody
-    else's training (`local`), which the plan must not have made its promise in. Raises BadInput, or Refused for such training.
-    """
+    """The parts for known clients: of a deployment's, only names, sizes and budgets need to be. Raises BadInput, or Refused for
+    somebody else's training (`local`) that the plan must not have made its promise in. A site names itself (`own`)."""
     train = experiment.train
     if train.clients_per_round and train.clients_per_round > len(population):
         raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
@@ -371,9 +359,7 @@ def model_size(experiment: Experiment, dataset: Dataset) -> int:
 
 def refuse_unfit(plan: Plan, experiment: Experiment, dataset: Dataset, population: Population) -> nn.Module:
     """Makes what a run is made of, and throws it away but for the model: a plan refuses what the run would refuse.
-
-    Keys of encrypted sums are not made: they take long, and no setting of another part decides about them. Raises BadInput.
-    """
+    Keys of encrypted sums are not made: they take long, and no setting of another part decides about them. Raises BadInput."""
     task = tasks.load(experiment, dataset)
     tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)

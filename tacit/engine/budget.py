@@ -66,10 +66,8 @@ class BudgetTracker:
             self._out |= set(indices)
 
     def after(self, cohort: Sequence[Client], *, last: bool) -> dict[str, Any]:
-        """The numbers of a round, of whose cohort these may be asked again: clients out of budget (and who is so from the next
-        round on), and epsilon spent by the
-        tightest and the loosest client, with what other runs sealed (so many are told).
-        After the last planned round nobody is left out of anything any more."""
+        """The numbers of a round, of whose cohort these may be asked again: who is out of budget from the next round on, and what
+        the tightest and the loosest client have spent."""
         if self._ledger is None:
             return {"out_of_budget": 0}
         self._find_most_turns(self._ledger)
@@ -82,7 +80,6 @@ class BudgetTracker:
         return {"out_of_budget": outside, "dropped": dropped, **ends}
 
     def _find_most_turns(self, ledger: Ledger) -> None:
-        """Where clients take turns, all have one budget, and both ends are whoever has paid most: a repeated turn is paid again."""
         if self._turns:
             names, most = self._parts.population.names, ledger.charged_most()
             client = self._parts.population[names.index(most) if most in names else 0]
@@ -120,7 +117,6 @@ class BudgetTracker:
         return self._ledger is None or self._ledger.rounds_left(client, self.cost(client), hint=self.hint) >= 1
 
     def _at_most(self, client: Client, ledger: Ledger) -> float:
-        """An upper bound on what the client has spent: as if it had taken part up to the next mark."""
         event = self.cost(client)
         before, spent = (
             ledger.before(client.id, client.budget.unit).epsilon,
@@ -163,11 +159,8 @@ def gather(
 def draw(
     parts: Parts, budgets: BudgetTracker, round: int, derive: Derive, *, away: Collection[int] = ()
 ) -> list[Client] | None:
-    """The clients that a round is to have. **Nobody has paid**; None where too few can.
-
-    `derive` is the server's randomness in the state that the round starts from. Where each pays for itself, who is `away` is asked
-    nothing and pays nothing, unless too few are left without: then it is asked, and waited for.
-    """
+    """The clients that a round is to have; None where too few can pay. **Nobody has paid.**
+    Who is `away` is asked nothing and pays nothing, unless too few are left without, or all pay together."""
     if parts.plan.together:
         return [parts.population[index] for index in parts.plan.drawn(derive(round, "cohort"))]
     cohort = sample(parts, budgets, round, derive)
@@ -190,7 +183,6 @@ def charged(
 
 
 def _fewest(parts: Parts) -> int:
-    """With fewer clients nothing would be released."""
     return max(parts.experiment.train.min_clients, parts.plan.fewest)
 
 

@@ -24,7 +24,6 @@ KNOWN = 4096  # clients whose canaries are held
 @dataclass(frozen=True)
 class Canaries:
     """`count` canaries of `clients` clients in a model of `size` parameters. All else follows from the key.
-
     Each is a coordinate of its own: in the vector that its client releases, or, where the clients' are summed (`shared`), in the
     sum.
 
@@ -84,9 +83,7 @@ class Canaries:
 
 def sizes_of(parts: Parts) -> tuple[int, int, int, bool]:
     """What `Canaries` are made of beside their key.
-
-    Raises: BadInput for more than there are coordinates, with the number that fits.
-    """
+    Raises: BadInput for more than there are coordinates, with the number that fits."""
     count, size, everybody = parts.experiment.audit.canaries or 0, parts.params.numel(), len(parts.population)
     shared = parts.plan.summed
     refuse_more(count, everybody, size, shared=shared)
@@ -138,7 +135,6 @@ def gathered(
 def _of_groups(
     canaries: Canaries, cohort: Sequence[Client], own: Sequence[Any], sums: dict[str, Any]
 ) -> list[tuple[np.ndarray, ...]]:
-    """Of every group's opened sum: what is there beyond its clients' own integers."""
     common, places = sums.pop("", None), {client.id: k for k, client in enumerate(cohort)}
     found = []
     for one in sums.values():
@@ -170,12 +166,8 @@ def file_of(folder: Path, round: int) -> Path:
 
 
 def read_sight(folder: Path, rounds: Sequence[int], coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What was seen, and how often each canary was drawn, (round, canary); NaN where a canary could not be seen.
-
-    Guarantee: no file takes more memory than a round of so many canaries has, and what is returned could be a run's.
-
-    Raises: BadData for a file that is missing, or that is not what a run writes.
-    """
+    """What was seen and how often each canary was drawn, (round, canary); NaN where it could not be seen. Raises BadData.
+    Guarantee: no file takes more memory than a round of so many canaries has, and what is returned could be a run's."""
     count = len(coins)
     seen = np.full((len(rounds), count), np.nan, dtype=np.float32)
     drawn = np.zeros((len(rounds), count), dtype=np.int32)
@@ -192,7 +184,6 @@ def read_sight(folder: Path, rounds: Sequence[int], coins: np.ndarray) -> tuple[
 
 
 def _unpacked(file: Path, coins: np.ndarray) -> list[np.ndarray]:
-    """Numbers, what was seen and draws, of one round's file. Raises one of DAMAGE."""
     most, found = 8 * len(coins) + MOST_HEADER, []
     if file.stat().st_size > len(KINDS) * (most + MOST_HEADER):
         raise ValueError("it is longer than a round is")
@@ -214,7 +205,6 @@ def _unpacked(file: Path, coins: np.ndarray) -> list[np.ndarray]:
 
 
 def _array(raw: bytes, kind: type, *, most: int) -> np.ndarray:
-    """One row of numbers of this kind, whose bytes are all there. Raises ValueError."""
     stream = io.BytesIO(raw)
     np.lib.format.read_magic(stream)
     shape, _, stored = np.lib.format.read_array_header_1_0(stream)

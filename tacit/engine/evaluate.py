@@ -27,9 +27,7 @@ WORTH_THREADS = 2e7  # rows x parameters: below, waking threads costs more than 
 
 def evaluate(parts: Parts, params: torch.Tensor) -> dict[str, float]:
     """The headline metric and the mean loss of the model with these parameters; nothing where there are no test rows.
-
-    Raises: BadInput where the rows cannot tell.
-    """
+    Raises: BadInput where the rows cannot tell."""
     return evaluating(parts, params)()
 
 
@@ -49,9 +47,7 @@ def _measured(parts: Parts, found_and_loss: Callable[[], tuple[Answers, float]])
 
 def backdoor(parts: Parts, params: torch.Tensor) -> dict[str, float]:
     """The share of triggered public rows that the model takes for what malicious clients want; nothing where there are none.
-
-    It is for the researcher of a simulation: no epsilon covers it.
-    """
+    It is for the researcher of a simulation: no epsilon covers it."""
     if parts.backdoor_rows is None:
         return {}
     found, _ = answers_to(parts, params, *parts.backdoor_rows)
@@ -71,7 +67,6 @@ def answers_to(parts: TrainingTask, params: torch.Tensor, x: torch.Tensor, y: to
 def _asked(
     parts: TrainingTask, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor
 ) -> Callable[[], tuple[Answers, float]]:
-    """Has some rows answered; what is returned waits for it."""
     before = torch.get_num_threads()
     size = sum(parameter.numel() for parameter in parts.model.parameters())
     worth = len(y) * size > WORTH_THREADS
@@ -84,9 +79,7 @@ def _asked(
 
 def measurements(parts: Parts, found: Answers) -> dict[str, dict[str, Any]]:
     """Every metric of the task, the headline first: value, 95 % interval over test rows, what a constant answer reaches.
-
-    Raises Unmeasured where the test rows cannot tell the headline.
-    """
+    Raises Unmeasured where the test rows cannot tell the headline."""
     first = chosen(parts.experiment)
     known = {first: {"value": metrics.measure(_metric(first), found, name=first), "interval": None}}
     names = [first, *(name for name in parts.task.metrics if name != first)]
@@ -132,7 +125,6 @@ def _answers(
 
 
 def _outputs(parts: TrainingTask, x: torch.Tensor, y: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The predictions, and the summed loss of every chunk of rows."""
     predictions, losses, device = [], [], parts.theta.device
     for rows, targets in zip(x.split(chunk), y.split(chunk), strict=True):
         outputs = parts.model(rows.to(device))
@@ -142,7 +134,6 @@ def _outputs(parts: TrainingTask, x: torch.Tensor, y: torch.Tensor, chunk: int) 
 
 
 def _at_once(x: torch.Tensor, device: torch.device) -> int:
-    """How many rows are answered together: on an accelerator as many as are worth a call."""
     most = ON_DEVICE // max(1, x[:1].nbytes) if device.type == "cuda" else 0
     return max(CHUNK, most)
 
@@ -203,10 +194,7 @@ def clients_record(
     parts: Parts, promise: Guarantee | None, *, ledger: str | None, simulated: bool = True
 ) -> dict[str, Any]:
     """Names, sizes, limits and labels of the clients, and what they are promised. True counts: for the researcher.
-
-    `ledger` is the way from the run's folder to the file that says what was spent. Where clients are not simulated, nobody but
-    they themselves knows their labels.
-    """
+    `ledger` is the way from the run's folder to its ledger. Labels are known where clients are simulated alone."""
     population = parts.population
     together = -(-len(population) // MOST_COLUMNS)
     return {
@@ -226,7 +214,6 @@ def clients_record(
 
 
 def _label_counts(parts: Parts, together: int) -> list[list[int]]:
-    """How often each label stands in each column of clients."""
     population, classes = parts.population, parts.dataset.classes
     owner = np.repeat(np.arange(len(population)), population.sizes)
     columns = -(-len(population) // together)

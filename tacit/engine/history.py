@@ -52,11 +52,8 @@ PATIENCE = 10.0  # seconds that git may take to look at the package's files
 
 
 def provenance(parts: Parts) -> dict[str, Any]:
-    """The version, the commit where the package lies in a git checkout, Python and packages, processor, GPUs and platform.
-
-    Guarantee: no file is named, nor the machine or whoever uses it. `dirty` says that files of the package differ from the commit;
-    `code` is a hash of what releases are a function of, which stands in the key of every noise too. What cannot be found is None.
-    """
+    """Version, commit, Python and packages, processor, GPUs and platform. What cannot be found is None.
+    Guarantee: no file is named, nor the machine or whoever uses it. `code` is a hash of what releases are a function of."""
     run, kinds = parts.experiment.run, {device.partition(":")[0] for device in parts.experiment.run.devices}
     return {
         "tacit": tacit.__version__,
@@ -77,7 +74,6 @@ def provenance(parts: Parts) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _checkout(home: Path) -> dict[str, Any]:
-    """The commit of the checkout that the package's folder lies in, and whether the package is as it was committed."""
     nothing = {"commit": None, "dirty": None}
     if not (
         home.parent / ".git"
@@ -91,7 +87,6 @@ def _checkout(home: Path) -> dict[str, Any]:
 
 
 def _git(home: Path, *words: str) -> str:
-    """What git says. Raises OSError or SubprocessError where it cannot, or takes too long."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # another checkout's
     quiet = {"stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL, "timeout": PATIENCE}
     command = ["git", "--no-optional-locks", "-C", str(home), *words]
@@ -117,10 +112,8 @@ KEPT = "These are rows that each client kept for this (data.own_share) and train
 
 
 def record(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
-    """The headline of each client with its 95 % interval over its rows, and how clients differ in it; None where rows cannot tell.
-
-    Where clients keep rows to judge models by (`data.own_share`), it is measured on those, else on the rows they trained on.
-    """
+    """The headline of each client with its 95 % interval, and how clients differ in it; None where rows cannot tell.
+    It is measured on rows that clients keep for that (`data.own_share`), else on those that they trained on."""
     name, found = chosen(parts.experiment), []
     kept = parts.population.held if parts.experiment.data.own_share is not None else None
     everybody = parts.population if kept is None else kept
@@ -141,7 +134,6 @@ def record(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
 
 def spread(values: Sequence[float | None], *, better: str) -> dict[str, float] | None:
     """How a metric differs between clients, each of which counts once; None where no client's rows can tell.
-
     `worst_tenth` is the mean over the tenth of the clients, rounded up, that the model serves worst.
 
     >>> spread([0.5, 0.7, 0.9, None], better="higher")["worst_tenth"], spread([0.5, 0.7], better="lower")["worst"]
@@ -189,8 +181,7 @@ class History:
 
 def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulated: bool = True) -> None:
     """Writes down how rows are read, who the clients are and what they are promised: a report or a prediction needs nothing but
-    the folder. Raises BadInput for names that no file can hold.
-    """
+    the folder. Raises BadInput for names that no file can hold."""
     encoder = encoder_file.text(parts.dataset.reading)
     folder.write(encoder_file.NAME, encoder.encode())  # `finish` puts the model beside it
     blank = parts.promise if ledger else None
@@ -210,8 +201,7 @@ def finish(
     notes: Iterable[str] = (),
 ) -> History:
     """Writes the model and the summary of a run that has ended; `at_clients` is what held-out rows say of it, `personal` what own
-    models gave, and `notes` is what its reader should know beside what is noted of the rows.
-    """
+    models gave, and `notes` is what its reader should know beside what is noted of the rows."""
     experiment = parts.experiment
     rounds = folder.rounds(before=experiment.train.rounds)
     name, measured, matrix, by_class, loss = headline(experiment), {}, None, [], None

@@ -28,11 +28,8 @@ Asking = Callable[[str], Mapping[str, DpEvent]]  # by a client's name, its queri
 
 
 def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Asking | None = None) -> Ledger | None:
-    """The ledger of a run, or None where nothing is charged; of a run of one release and no other where that is `once`, beside the
-    queries that are `asked` (unless said: those of the run's own plan, and none beside one release).
-
-    Raises: LedgerError where it lacks what the folder's run released.
-    """
+    """The ledger of a run (with `once`, of one release), or None where nothing is charged. `asked` are the queries that it pays
+    for, unless said those of the plan. Raises LedgerError where it lacks what the folder's run released."""
     if not parts.plan.priced:
         return None
     experiment, releases = parts.experiment, parts.releases
@@ -67,9 +64,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
 
 def open_unpaid(parts: Parts, folder: Folder) -> Ledger | None:
     """The shared ledger of a run that promises nothing: it charges nothing, and is told what such a run trained on its records.
-
-    Raises: LedgerError where the ledger belongs to others.
-    """
+    Raises: LedgerError where the ledger belongs to others."""
     shared = parts.experiment.privacy.ledger
     if parts.plan.priced or not shared:
         return None
@@ -112,24 +107,16 @@ def refuse_unknown(folder: Folder, ledger: Ledger) -> None:
 
 def who_holds(experiment: Experiment, population: Population, dataset: Dataset) -> list[Callable[[bytes], Condition]]:
     """What a ledger must not contradict, under its key, where the data itself names the clients: who holds which row.
-
-    It is asked of the rows that this run reads, at every run: what a program did to its own meanwhile shows.
-    """
+    It is asked of the rows that this run reads, at every run: what a program did to its own meanwhile shows."""
     data = experiment.data
     natural = data.partition == "natural"
     return [partial(holdings, population, dataset, whole=data.part is not None)] if natural else []
 
 
 def population_id(experiment: Experiment, population: Population, *, is_deployed: bool = False) -> str:
-    """What a ledger belongs to: the same records in the same hands, run after run.
-
-    Where the data itself names the clients, rows may come and go, and who holds which is looked at row by row
-    (privacy/ledger/holdings.py); that needs the same way of reading them, of naming their clients and of holding some out. Where
-    Tacit deals the rows out, other settings or other rows would put a record into other hands, and the charges of two clients
-    would have to be added. Where the files lie never matters.
-
-    It follows from rows, and a ledger keys it: nowhere else may it be written.
-    """
+    """What a ledger belongs to: the same records in the same hands, run after run. Only a ledger, which keys it, may hold it.
+    Where the data names the clients, rows may come and go, and who holds which is looked at row by row (ledger/holdings.py). Where
+    Tacit deals rows out, other settings or rows would put a record into other hands, and charges of two clients would add up."""
     data, seed = experiment.data, experiment.seeds.data
     if data.part is not None and data.partition == "natural":
         shares = {"held_out": data.held_out, "own_share": data.own_share, "seed": seed}  # which rows are trained on
@@ -190,7 +177,6 @@ def paid_from(ledger: Path, run: Path) -> Iterator[Path]:
 
 
 def _places(ledger: Path, run: Path) -> Iterator[Path]:
-    """Where runs are looked for: beside the run, or the comparison that it belongs to, and beside the ledger."""
     yield from (run.parent, ledger.parent)
     above = run.absolute().parents
     if len(above) > OUTSIDE and (above[OUTSIDE - 1] / COMPARISON).exists():
@@ -198,14 +184,12 @@ def _places(ledger: Path, run: Path) -> Iterator[Path]:
 
 
 def _runs(place: Path) -> Iterator[Path]:
-    """The folders in a place, and those of the runs of the comparisons among them."""
     for folder in place.glob("*/"):
         yield folder
         yield from folder.glob(CELLS) if (folder / COMPARISON).exists() else ()
 
 
 def _record(path: Path) -> dict[str, object]:
-    """A run's record; nothing where it has none, or none that can be read."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

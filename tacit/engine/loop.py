@@ -1,5 +1,4 @@
 """The loop. A round: draw, dispatch, pay, receive, combine, evaluate, record, checkpoint.
-
 The ledger is paid, on disk, before anything that was trained is read: a device may be at work meanwhile, and a CPU computes a
 reply when it is read. Whoever has trained is heard before the next one's message is looked at."""
 
@@ -39,9 +38,7 @@ def released(round: int) -> str:
 
 def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
     """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from.
-
-    Raises: LedgerError where the round was released before, and not in a way that can be repeated bit for bit.
-    """
+    Raises: LedgerError where the round was released before, and not in a way that can be repeated bit for bit."""
     numbered = parts.algorithm.numbered or parts.experiment.train.schedule is not None
     if parts.nonce and not parts.is_deployed:  # no other start has these keys, and in this one a round happens once
         begins = mark("round", str(round))
@@ -65,11 +62,9 @@ def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) ->
 
 
 def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, observe: Observer) -> tuple[State, str]:
-    """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget".
-
-    Guarantee: a round is charged on disk before anything that was trained in it is read; messages are taken one by one, each once,
-    and no more of them are held than the algorithm keeps. Raises TacitError for whatever ends the run; the last checkpoint is kept.
-    """
+    """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget". Raises TacitError.
+    Guarantee: a round is charged on disk before anything that was trained in it is read; messages are taken one by one, each
+    once, and no more of them are held than the algorithm keeps. The last checkpoint is kept."""
     algorithm = parts.algorithm
     state, first = _restored(folder, parts) or (algorithm.init(parts.params), 0)
     # a metric that the test rows cannot tell, and a state that noise cannot go on from, are refused before anybody pays
@@ -160,7 +155,6 @@ def _dispatched(
 def _received(
     sent: bytes | Message, info: dict[str, float], traffic: Traffic, round: int, *, tolerates_invalid: bool
 ) -> Message:
-    """What arrives. A server that tolerates what is invalid judges each message itself, so that no client can end the run."""
     traffic.info.append(info)
     traffic.uplink += size_of(sent) if isinstance(sent, Message) else len(sent)
     if tolerates_invalid:  # what it gets may be anything, and carries no noise
@@ -171,7 +165,6 @@ def _received(
 
 
 def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
-    """The state of the last checkpoint. Raises BadInput, before anybody pays, where it lacks what rounds go on from."""
     found = folder.restore()
     if found is None:
         return None
@@ -222,9 +215,7 @@ def _finite(measured: dict[str, float], state: State, round: int) -> dict[str, f
 
 def averaged(state: State, before: State, *, rate: float, round: int) -> State:
     """The state with the running mean of its parameters: the noise of single rounds averages out of the result.
-
-    Training itself goes on from `params`. It is post-processing, so it costs no privacy (tacit/training/optimizer.py).
-    """
+    Training itself goes on from `params`. It is post-processing, so it costs no privacy (tacit/training/optimizer.py)."""
     if not rate:
         return state
     old = before.params if before.average is None else before.average

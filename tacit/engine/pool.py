@@ -1,5 +1,4 @@
 """The one seam for speed: how the clients of a round are trained.
-
 In this process one after the other (the slow twin), or in one process per core: the same bytes in the same order, since every
 client's randomness is a function of what it releases. Workers have the data by fork; updates cross by shared memory."""
 
@@ -47,10 +46,8 @@ class Trainer:
 
     def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
         """The clients' replies, in their order. It may be called before anybody has paid.
-
         Guarantee: nothing of what is trained is read, by whomever, before the first reply is asked for. A CPU computes each reply
-        when it is read, a site is asked when the first one is; a device may be at work already.
-        """
+        when it is read, a site is asked when the first one is; a device may be at work already."""
         yield from self(pack(message), round, cohort)  # a generator: nothing happens before it is read
 
     def away(self) -> set[int]:
@@ -206,10 +203,7 @@ class SideBySide(Trainer):
 
 
 def fork_can_train() -> bool:
-    """Whether a fork of this process could compute gradients. Once a backward pass has begun threads for another device, none can.
-
-    Torch says so in the child alone, so one is asked.
-    """
+    """Whether a fork could compute gradients; after a backward pass on another device none can. Torch tells the child alone."""
     child = os.fork()
     if not child:
         try:

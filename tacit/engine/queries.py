@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from dataclasses import replace as with_mark
 from functools import partial
 from pathlib import Path
@@ -16,18 +16,20 @@ from tacit import check, store
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.digest import mark, tensor_bytes
-from tacit.engine.assemble import Parts
+from tacit.engine.assemble import Parts, build
+from tacit.engine.ledgers import open_ledger
 from tacit.engine.run_folder import Folder
-from tacit.errors import AnsweredOnce, BadInput, BudgetExhausted, LedgerError, Unanswered
+from tacit.errors import AnsweredOnce, BadData, BadInput, BudgetExhausted, LedgerError, Unanswered
 from tacit.experiment import Experiment
-from tacit.experiment.extras import EVALUATION, STATS, shares
+from tacit.experiment.extras import EVALUATION, RANGES, STATS, shares
 from tacit.parts import metrics, tasks
 from tacit.privacy.ledger.ledger import Cost, Ledger
 from tacit.privacy.ledger.sql import QUERY
+from tacit.privacy.plan import Plan
 from tacit.privacy.queries import ranges
 from tacit.privacy.queries.evaluation import Judgement, combine, judgement
 from tacit.privacy.queries.mechanism import Counts, NoisyCounts
-from tacit.privacy.queries.ranges import Described
+from tacit.privacy.queries.ranges import Described, Range, Ranges, asked_ranges
 from tacit.training.flat import answers_apart, training
 from tacit.types import Client
 
@@ -35,10 +37,8 @@ NAME = "queries.json"
 
 
 class Query(Protocol):
-    """Something that is counted over a client's records. Its repr names everything that the counts are a function of but the rows.
-
-    Guarantee asked: one record, coming or going, changes `count` by a vector of squared length at most `l2_squared`.
-    """
+    """Something that is counted over a client's records. Its repr names all that counts are a function of but the rows.
+    Guarantee asked: one record, coming or going, changes `count` by a vector of squared length at most `l2_squared`."""
 
     @property
     def name(self) -> str:
@@ -63,9 +63,7 @@ class Query(Protocol):
 @dataclass(frozen=True, eq=False)
 class Replies:
     """What was released: by client its noised counts, and the standard deviation of their noise (0: nothing was promised).
-
-    `attempt` is what the ledger calls the release (`Ledger.keyed`); empty where nothing is charged.
-    """
+    `attempt` is what the ledger calls the release (`Ledger.keyed`); empty where nothing is charged."""
 
     attempt: str
     counts: dict[str, np.ndarray] = field(repr=False)
@@ -90,16 +88,10 @@ def ask(
     question: str = "",
     about: Population | None = None,
 ) -> Replies:
-    """The clients' answers to a query: those in the folder, or new ones. `question` is a digest of what they are asked about.
-
-    The rows that are counted are those of `about`, or those that are trained on.
-
-    Guarantee: every client whose counts are released has paid for them on disk before its noise is drawn. A run answers a query
-    once: what the folder has is never drawn again, and where it is missing and cannot be repeated bit for bit, that is refused.
-
-    Raises: BudgetExhausted where nobody can pay, LedgerError for answers in the folder that the ledger was not charged for, and
-    for a query that was charged and whose answers are lost.
-    """
+    """The clients' answers to a query over the rows of `about` (or those trained on): those in the folder, or new ones.
+    `question` is a digest of what they are asked about. Raises BudgetExhausted, or LedgerError for answers that were not charged,
+    or were charged and are lost. Guarantee: every client whose counts are released has paid for them on disk before its noise is
+    drawn. What the folder has is never drawn again; where it is missing and cannot be repeated bit for bit, that is refused."""
     known = kept(folder.path).get(query.name)
     if known is not None:
         return paid_for(known, ledger, folder, query)
@@ -174,9 +166,7 @@ def cost_of(parts: Parts) -> Cost:
 
 def released(parts: Parts, query: Query, client: Client, noise: NoisyCounts | None, question: str) -> np.ndarray:
     """A client's counts with its noise, which is keyed by the query, the question and the client's rows; None adds none.
-
-    Assumes: the client has paid, on disk, and `client.mark` is that of the rows which are counted.
-    """
+    Assumes: the client has paid, on disk, and `client.mark` is that of the rows which are counted."""
     counts = query.count(client)
     if noise is None:
         return counts.values
@@ -230,9 +220,7 @@ class Evaluation:
 
     def count(self, client: Client) -> Counts:
         """The true counts of a client's held-out rows; zeros where it has none.
-
-        Guarantee: what a record adds depends on that record and the model alone, whatever the model does with batches.
-        """
+        Guarantee: what a record adds depends on that record and the model alone, whatever the model does with batches."""
         parts = self.parts
         if not client.size:
             return Counts(np.zeros(self.cells, np.int64), self.l2_squared)
@@ -254,13 +242,8 @@ def judged_by(experiment: Experiment, dataset: Dataset) -> Judgement | None:
 def evaluate_at_clients(
     parts: Parts, ledger: Ledger | None, folder: Folder, params: torch.Tensor, *, asking: Asking = ask
 ) -> dict[str, Any] | None:
-    """What the clients' held-out rows say of the final model, for the summary; None where none are held out.
-
-    `asking` is how clients are asked: in this process, or, in a deployment, where their rows are.
-
-    Guarantee: as `ask`. A run that has ended is not lost by a query that nobody can pay for or answers, or whose answer was lost
-    after it was paid for: then it says why nothing is known.
-    """
+    """What held-out rows say of the final model, for the summary; None where none are held out. `asking` asks the clients.
+    Guarantee: as `ask`. A run that has ended is not lost by a query that nobody pays for or answers: it says why none is known."""
     judged, held = judged_by(parts.experiment, parts.dataset), parts.population.held
     if judged is None or (held is None and not parts.is_deployed):
         return None
@@ -316,7 +299,6 @@ def in_words(told: dict[str, Any]) -> str:
 
 
 def _without(told: dict[str, Any]) -> str:
-    """Who did not answer in a deployment, and why."""
     missing = "; ".join(f"{name}: {why}" for name, why in told.get("missing", {}).items())
     return f"; without {missing}" if missing and missing not in told.get("unknown", "") else ""
 
@@ -351,10 +333,10 @@ class Columns:
 
 def columns_asked(experiment: Experiment, dataset: Dataset) -> Columns | None:
     """The statistics that an experiment asks for; None where there are none. Raises BadInput for what cannot be counted."""
-    return Columns(query_of(experiment, dataset, experiment.privacy.stats)) if experiment.privacy.stats else None
+    return Columns(histograms_of(experiment, dataset, experiment.privacy.stats)) if experiment.privacy.stats else None
 
 
-def query_of(experiment: Experiment, dataset: Dataset, columns: Sequence[str]) -> Described:
+def histograms_of(experiment: Experiment, dataset: Dataset, columns: Sequence[str]) -> Described:
     """The histograms of the columns that are named, or of all that can be counted, the label included. Raises BadInput."""
     encoder, options, found, start = dataset.encoder, experiment.data.options(), {}, 0
     wide = said if isinstance(said := options.get("wide"), dict) else {}
@@ -382,12 +364,8 @@ def query_of(experiment: Experiment, dataset: Dataset, columns: Sequence[str]) -
 
 
 def describe(parts: Parts, ledger: Ledger | None, folder: Folder, *, asking: Asking = ask) -> None:
-    """Asks for the statistics of a run and writes them into its folder (`stats.json`); nothing where none are asked for.
-
-    `asking` is how clients are asked: in this process, or, in a deployment, where their rows are; it may say who is `missing`.
-
-    Guarantee: as `ask`. A run is not lost by statistics that nobody can pay for or answers: then they say why nothing is known.
-    """
+    """Asks for the statistics of a run and writes them into its folder (`stats.json`), or why nothing is known.
+    Guarantee: as `ask`. `asking` asks the clients; in a deployment it may say who is `missing`."""
     query = columns_asked(parts.experiment, parts.dataset)
     if query is None:
         return
@@ -427,3 +405,61 @@ def columns_told(parts: Parts, query: Described, answers: Replies) -> dict[str, 
         "clients": len(population),
         "noise_std": [float(stds.min()), float(stds.max())],
     }
+
+
+# Private ranges: asked for before the first round, and then as good as declared.
+
+
+def ranges_asked(experiment: Experiment, dataset: Dataset) -> Ranges | None:
+    """The query for the ranges that an experiment calls private, whatever its noise hides; None where there are none."""
+    columns = dataset.encoder.columns if dataset.encoder else ()
+    return asked_ranges(experiment.data.options(), [(column.name, column.width) for column in columns])
+
+
+def query_of(experiment: Experiment, dataset: Dataset, plan: Plan, population: Population) -> Ranges | None:
+    """The query for the ranges that an experiment calls private, of rows that are read unscaled; None where there are none.
+    Raises: BadInput where the noise would hide all but the very common values."""
+    query = ranges_asked(experiment, dataset)
+    if query is not None and plan.priced:
+        sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
+        noises = (plan.query_noise(RANGES, index, **sensitive) for index in range(len(population)))
+        query.refuse_coarse(population.sizes, np.array([noise.noise_std for noise in noises if noise]))
+    return query
+
+
+def ranged(parts: Parts, folder: Folder) -> Parts:
+    """The parts with every private range found, asked for and paid, or as the folder has it; rows are read again with them.
+    Guarantee: as `ask`. What is trained on are the rows that were asked about. Raises as `ask`; BadData for files that changed."""
+    query = query_of(parts.experiment, parts.dataset, parts.plan, parts.population)
+    if query is None:
+        return parts
+    ledger = open_ledger(parts, folder)
+    try:
+        ranges, note = found(parts, query, ask(parts, ledger, folder, query))
+    finally:
+        if ledger is not None:
+            ledger.close()
+    made = build(parts.experiment, before=parts.before, ranges=ranges, mask=parts.population.mask)
+    if not np.array_equal(made.population.offsets, parts.population.offsets):
+        raise BadData("The data files have changed while they were read: start again when they are at rest.")
+    notes = (*(_asked_for(each, ranges) for each in made.dataset.notes), note)
+    return replace(made, trial_id=parts.trial_id, dataset=replace(made.dataset, notes=notes))
+
+
+def found(parts: Parts, query: Ranges, answers: Replies) -> tuple[dict[str, Range], str]:
+    """The ranges that the clients' answers say, and a note of them for whoever reads the run."""
+    population = parts.population
+    sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
+    names = list(answers.counts)
+    stds = np.array([answers.stds[name] for name in names])
+    ranges = query.found([answers.counts[name] for name in names], np.array([sizes[name] for name in names]), stds)
+    told = "; ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges.items())
+    whose = f"{len(names)} of {len(population)} clients"
+    priced = "noised histograms, which are in the guarantee" if parts.plan.priced else "exact histograms, not protected"
+    return ranges, f"ranges asked of {whose} by {priced}: {told}"
+
+
+def _asked_for(note: str, ranges: dict[str, Range]) -> str:
+    for name in ranges:
+        note = note.replace(f"of {name!r} into its declared range", f"of {name!r} into the range that was asked for,")
+    return note

@@ -63,9 +63,7 @@ ClientDerive = Callable[[str, int, Client, str], Stream]  # (question, round, cl
 @dataclass(frozen=True, eq=False)
 class Releases:
     """The digests of one start of a run. `is_deployed` says that the clients' rows are not on this machine.
-
-    `nonce` is empty where a start repeats the one before it bit for bit.
-    """
+    `nonce` is empty where a start repeats the one before it bit for bit."""
 
     experiment: Experiment  # with the rule that runs
     population: Population = field(repr=False)
@@ -127,7 +125,6 @@ class Releases:
 
     @property
     def _stream(self) -> type[Stream]:
-        """Noise is drawn on the device in a seeded simulation alone: a site's, and a deployed server's, is drawn from AES."""
         return DeviceStream if not self.is_deployed and self.experiment.run.device != "cpu" else Stream
 
     @cached_property
@@ -171,9 +168,7 @@ def arithmetic(device: str) -> str:
 @lru_cache
 def package(*more: str) -> str:
     """A hash of Tacit's own code as it is installed: of what a release is a function of, and of `more` rooms.
-
-    Guarantee: the bytes of every file of these rooms count, so an edit to any of them, a comment too, is another release.
-    """
+    Guarantee: the bytes of every file of these rooms count, so an edit to any of them, a comment too, is another release."""
     home = Path(tacit.__file__).parent
     places = [home.joinpath(*room.split(".")) for room in (*RELEASING, *more)]
     files = sorted(
@@ -297,7 +292,6 @@ def _code(thing: Any) -> Iterator[bytes | tuple[Any]]:
 
 
 def _place(module: str) -> str:
-    """Where code lies. Of Tacit's own only that it is Tacit's: its text is in the digest of the code that makes a release."""
     return "tacit" if module.startswith("tacit.") else module
 
 

@@ -1,8 +1,5 @@
-"""A run's folder: `run.json`, `experiment.toml`, `rounds.jsonl`, `ledger.db` and its secret, `checkpoint.safetensors`,
-`model.safetensors`, `summary.json`.
-
-Every file but the round log is replaced atomically, so a crash leaves the old one or the new one. A folder belongs to
-one process at a time, and to one run: a second is refused unless it resumes or is told to set the first aside."""
+"""A run's folder: its record, experiment, round log, ledger, checkpoint, model and summary.
+Every file but the round log is replaced atomically. A folder belongs to one process at a time, and to one run."""
 
 import json
 import os
@@ -48,9 +45,7 @@ class Folder:
 
     def checkpoint(self, state: State, *, round: int) -> None:
         """Writes the state from which a round starts, and the round's number; nobody but its owner may read it.
-
-        What the server remembers may be as secret as a client's update: noise that goes on into later rounds.
-        """
+        What the server remembers may be as secret as a client's update: noise that goes on into later rounds."""
         tensors = {"params": state.params, "round": torch.tensor(round)}
         tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in state.optimizer.items()}
@@ -61,9 +56,7 @@ class Folder:
 
     def restore(self) -> tuple[State, int] | None:
         """The state of the last checkpoint and the round that starts from it, or None before the first.
-
-        Raises BadInput for a file that is damaged, or is a checkpoint of a Tacit that wrote them in another way.
-        """
+        Raises BadInput for a file that is damaged, or is a checkpoint of a Tacit that wrote them in another way."""
         file = self.path / CHECKPOINT
         if not file.exists():
             return None
@@ -142,15 +135,13 @@ def ledger_of(experiment: Experiment, path: Path) -> Path:
 
 
 def _rows_mark(path: Path, experiment: Experiment) -> dict[str, str]:
-    """What a run's record says of rows that were passed from Python: a hash of them all, keyed by its ledger's secret."""
     rows = experiment.data.part
     return {ROWS: keyed(key_of(ledger_of(experiment, path)), digest_of(rows))} if rows is not None else {}
 
 
 def refuse_other_parts(path: Path, experiment: Experiment) -> None:
-    """Raises BadInput where a run was started with another part from Python than this experiment carries, or with none; LedgerError
-    where nobody can tell, for want of the ledger's secret.
-    """
+    """Raises BadInput where a run was started with another part from Python than this experiment carries, or with none;
+    LedgerError where nobody can tell, for want of the ledger's secret."""
     known, now = tomllib.loads((path / "experiment.toml").read_text("utf-8")), experiment.model_dump()
     for key, argument in PASSED_AS.items():
         section, _, name = key.partition(".")
@@ -203,12 +194,8 @@ def open_folder(
     resolved: Experiment | None = None,
     before: Before = NOTHING,
 ) -> Folder:
-    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume
-    or if its secrets would lie open.
-
-    `resolved` is the experiment as it is written down, with the rule that runs; a run that was started without it goes on too.
-    `before` is what other runs of its ledger had sealed when it began: its noise is sized for what they left.
-    """
+    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume or if its secrets
+    would lie open. `resolved` is the experiment as written down; `before`, what other runs of its ledger had sealed."""
     refuse_open_files(experiment)
     known = path / "experiment.toml"
     refuse_taken(path, resume=resume, force=force)
@@ -241,7 +228,6 @@ def open_folder(
 
 
 def _run(file: Path, lock: int) -> str:
-    """The name under which the ledger knows a run. Raises BadInput where the folder does not say it any more."""
     try:
         return str(_read(file)["run"])
     except KeyError:
@@ -253,7 +239,6 @@ def _run(file: Path, lock: int) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A run's record; nothing where it is missing or damaged."""
     try:
         return dict(json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
@@ -267,7 +252,6 @@ def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> boo
 
 
 def _without_telling(text: str) -> str:
-    """An experiment's text, as `toml` writes it, without those keys of [run]: every value stands on one line."""
     head, table, run = text.rpartition("\n[run]\n")
     own, following, rest = run.partition("\n[")
     lines = [line for line in own.splitlines(keepends=True) if not line.startswith(TELLING)]
@@ -275,7 +259,6 @@ def _without_telling(text: str) -> str:
 
 
 def _round(written: torch.Tensor, file: Path) -> int:
-    """The number of the round that starts from a checkpoint. Raises BadInput for what is none: below zero queries are charged."""
     if written.dtype != torch.int64 or written.shape or not 0 <= int(written) <= MOST_ROUNDS:
         raise BadInput(
             f"{file} is damaged (the number of its round): start again with --force, which keeps the old files."
@@ -301,12 +284,8 @@ PAUSE = 0.25  # seconds between two: writing takes the process's time too
 
 
 class Checkpoints:
-    """Writes states into a run's folder: at once where they are in memory, else in a thread, the newest first; the last always.
-
-    With `once` every state is written before `write` returns, wherever it is.
-
-    Raises: what writing raised, at the next state or at the end.
-    """
+    """Writes states into a run's folder: where they are in memory, or with `once`, at once; else in a thread, the newest first.
+    Raises what writing raised, at the next state or at the end."""
 
     def __init__(self, folder: Folder, device: torch.device, *, once: bool = False):
         self._folder, self._device = folder, device

@@ -1,11 +1,7 @@
 """Trains a whole cohort at once: every client is a row of one matrix of parameters, its rows are places in one tensor.
-
-For every algorithm: clients that run DP-SGD are sampled, clipped, summed and noised in step; clients that run plain SGD are trained
-in step, and what their algorithm then does to an update (bound, noise, quantise) is the algorithm's own code. The twin of
-`processes.one_by_one`: the same batches from the same streams, so the two differ by float32 rounding, and by the noise where it is
-drawn on the device (tacit/training/fused.py). A cohort that does not fit is trained in chunks; a smaller one is chosen where
-the device runs out of memory. Guarantee: that of each client's mechanism, which samples, adds the noise and names the price here as
-there."""
+Clients that run DP-SGD are sampled, clipped, summed and noised in step; those that run plain SGD are trained in step, and what
+their algorithm then does to an update is its own code. The twin of `one_by_one`: the same batches from the same streams, so they
+differ by float32 rounding, and by noise that is drawn on the device. Guarantee: that of each client's mechanism."""
 
 import dataclasses
 import logging
@@ -90,9 +86,7 @@ class Streams:
 
 class Stacked(OverTensors):
     """The trainer. `chunk` is how many clients are trained together.
-
-    Raises: Unsupported with the reason where the model or the algorithm's training cannot be stacked.
-    """
+    Raises: Unsupported with the reason where the model or the algorithm's training cannot be stacked."""
 
     def __init__(
         self,
@@ -126,9 +120,7 @@ class Stacked(OverTensors):
 
     def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
         """As every trainer; a device is at work before this returns, and what goes wrong there is told when it is read.
-
-        A mechanism that noises each client by itself may be somebody else's code, which reads what it noises: it waits to be read.
-        """
+        A mechanism that noises each client by itself may be somebody else's code, which reads what it noises: it waits."""
         working = self._working(message, self.question(message), round, cohort)
         if self.work.theta.is_cuda and self._noised_there(cohort):
             return started(working)
@@ -144,7 +136,6 @@ class Stacked(OverTensors):
         return isinstance(self.local, DpSgd)
 
     def _noised_there(self, cohort: Sequence[int]) -> bool:
-        """Whether steps that are noised are noised by the device."""
         algorithm, clients = self.algorithm, [self.population[index] for index in cohort]
         if not isinstance(self.local, DpSgd) or not isinstance(algorithm, LocalDP):
             return True
@@ -156,10 +147,6 @@ class Stacked(OverTensors):
         return _after_start(self._working(received, question, round, cohort))
 
     def _working(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Any]:
-        """Part by part: while the device trains one, the batches of the next are drawn, and what the one before gave is passed on.
-
-        The first thing that comes is None, when the first two are at work and nothing of them has been looked at.
-        """
         message, at, silent = in_round(received, round), 0, True
         begun: Finish | None = None
         while at < len(cohort):
@@ -184,20 +171,17 @@ class Stacked(OverTensors):
         yield from begun() if begun else ()
 
     def _part(self, at: int) -> int:
-        """How many clients are trained at once, after so many: a device is given few at first, so that it need not wait long."""
         if at or not self.work.theta.is_cuda:
             return self.chunk
         return max(1, self.chunk // FIRST // self.width) * self.width
 
     def _one_by_one(self, received: Message, question: str, round: int, clients: Sequence[Client]) -> list[Carried]:
-        """The same clients one after the other, where something in their rows cannot be stacked: nothing of them was released."""
         train, home = task(self.algorithm, self.work, self.population, self.derive), self.work.theta.device
         told = received.to(torch.device("cpu"))
         replies = [train(told, question, round, client.index) for client in clients]
         return [(unpack(raw).to(home), info) for raw, info in replies]
 
     def _smaller(self) -> None:
-        """Half as many clients at once. Raises: TacitError where one is too many."""
         self._recorded.clear()
         torch.cuda.empty_cache()
         if self.chunk == 1:
@@ -208,7 +192,6 @@ class Stacked(OverTensors):
         LOG.warning("The device has not enough memory: %d clients are trained together from now on.", self.chunk)
 
     def _begin(self, received: Message, question: str, round: int, clients: Sequence[Client]) -> Finish:
-        """Sets some clients to work, from what was broadcast; what is returned waits for them and says what each releases."""
         streams = [Streams(partial(self.derive, question, round, client)) for client in clients]
         theta, device = received.tensors["params"].to(self.work.theta.device), self.work.theta.device
         drawn = [derive("train") for derive in streams]
@@ -231,7 +214,6 @@ class Stacked(OverTensors):
     def _plain(
         self, theta: torch.Tensor, received: Message, clients: Sequence[Client], streams: Sequence[Stream], round: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The differences of clients that train in step, and their last losses."""
         local = self.local
         if not isinstance(local, LocalSgd):
             raise TypeError("only plain SGD is trained here")
@@ -252,10 +234,6 @@ class Stacked(OverTensors):
     def _looked_at(
         self, updates: torch.Tensor, losses: torch.Tensor, received: Message
     ) -> tuple[torch.Tensor, bool, Callable[[], list[list[float]]]]:
-        """Whose updates are numbers; whether they were scaled, where they lie; and what must be known of them, one look for all.
-
-        The look waits for these clients alone, whatever the device is given to do next.
-        """
         least, most = updates.aminmax(dim=1)  # both are NaN where anything is
         sound = least.isfinite() & most.isfinite() & losses.isfinite()
         scales = self.algorithm.scale_rows_(updates, received) if isinstance(self.algorithm, CentralDP) else None
@@ -273,7 +251,6 @@ class Stacked(OverTensors):
         streams: Sequence["Streams"],
         round: int,
     ) -> list[Carried]:
-        """What the algorithm makes of every client's update."""
         losses, fine, *scales = facts
         if not all(fine):
             updates.masked_fill_(~sound[:, None], 0.0)  # in place: no row decides how much memory is asked for
@@ -293,8 +270,6 @@ class Stacked(OverTensors):
         return answers
 
     def _given(self, trained: Trained) -> Any:
-        """Local training that is done already, in the place of the algorithm's own."""
-
         def given(*_: Any, **__: Any) -> Trained:
             return trained
 
@@ -303,7 +278,6 @@ class Stacked(OverTensors):
     def _private(
         self, theta: torch.Tensor, received: Message, clients: Sequence[Client], streams: Sequence[Stream], round: int
     ) -> list[tuple[list[int], Callable[[], list[Trained]]]]:
-        """Clients that noise every step; those with other numbers of steps go after each other."""
         algorithm, local = self.algorithm, self.local
         if not isinstance(algorithm, LocalDP) or not isinstance(local, DpSgd):
             raise TypeError("only clients that run DP-SGD are trained here")
@@ -333,7 +307,6 @@ class Stacked(OverTensors):
     def _run(
         self, name: Any, steps: Callable[..., Any], theta: torch.Tensor, batches: Batches, *more: torch.Tensor
     ) -> Any:
-        """All steps at once, recorded where the device can; what is recorded knows shapes and settings, no numbers."""
         if name not in self._recorded:
             x, y = self.population.x, self.population.y
             self._recorded[name] = Captured(lambda start, *rest: steps(start, x, y, *rest))
@@ -343,7 +316,6 @@ class Stacked(OverTensors):
 def _shuffled(
     local: LocalSgd, clients: Sequence[Client], streams: Sequence[Stream], starts: Sequence[int]
 ) -> tuple[Batches, bool]:
-    """The batches of every client, and whether some take fewer steps. More starts than clients are those of nobody."""
     shapes = [(client.size, local.batch_size(client), local.steps(client)) for client in clients]
     if len(set(shapes)) == 1:
         size, batch_size, steps = shapes[0]
@@ -372,7 +344,6 @@ def chance(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def _refuse_diverged(told: Sequence[dict[str, float]], clients: Sequence[Client], round: int) -> None:
-    """Raises: TrainingDiverged by the name of the first whose training left float32."""
     for info, client in zip(told, clients, strict=True):
         if "diverged" in info:
             raise TrainingDiverged(

@@ -79,7 +79,6 @@ class InStep:
         return [int(self.population.offsets[client.index]) for client in self.clients]
 
     def _there(self, rates: torch.Tensor, summed: torch.Tensor) -> Found:
-        """Noise drawn on the device, under a key of each client's own stream; all steps are one recorded call."""
         drawn = [
             [mechanism.sample(mechanism.init(), stream, client.size)[1] for _ in range(mechanism.steps)]
             for client, mechanism, stream in zip(self.clients, self.mechanisms, self.streams, strict=True)
@@ -103,7 +102,6 @@ class InStep:
         return self.recorded("private", steps, self.theta, batches, rates, summed, keys, stds, *more)
 
     def _offsets(self, batches: Batches, drawn: Sequence[Sequence[np.ndarray]]) -> torch.Tensor | None:
-        """Where the views of all steps begin, (step, client, example, view, 2); None without views."""
         views = self.local.views
         if views is None:
             return None
@@ -114,7 +112,6 @@ class InStep:
         return sent(offsets, self.theta.device)
 
     def _here(self, rates: torch.Tensor, summed: torch.Tensor) -> Found:
-        """Every client's own stream and mechanism, step by step: any mechanism, any device, the very draws of one by one."""
         states = [mechanism.init() for mechanism in self.mechanisms]
         rows, seen = self.stack.rows(self.theta, len(self.clients)), self.theta.new_zeros(3, len(self.clients))
         move = Motion(self.local.descent, self.theta, self.corrections)
@@ -140,7 +137,6 @@ class InStep:
         return rows - self.theta, seen
 
     def _rows(self, batches: Batches, drawn: Sequence[Sequence[np.ndarray]]) -> Found:
-        """The examples of a step (client, example), in their views where there are some."""
         places, offsets = batches.places[0], self._offsets(batches, drawn)
         x, y = self.population.x[places], self.population.y[places]
         return (x, y) if offsets is None or self.local.views is None else (_shown(self.local.views, offsets, x, 0), y)
@@ -153,13 +149,11 @@ def noised_there(mechanisms: Sequence[TrainingMechanism], streams: Sequence[Stre
 
 
 def _fold(drawn: Sequence[Sequence[np.ndarray]]) -> int:
-    """What batches are filled up to a multiple of: larger ones to more, so that few shapes come and each is recorded once."""
     longest = max(len(batch) for batches in drawn for batch in batches)
     return max(FOLD, 1 << max(0, longest.bit_length() - 5))
 
 
 def _shown(views: Shifts, offsets: torch.Tensor, x: torch.Tensor, step: int) -> torch.Tensor:
-    """The views of a step's examples (client, example, view, ...)."""
     return views.of(x.flatten(0, 1), offsets[step].flatten(0, 1)).unflatten(0, x.shape[:2])
 
 

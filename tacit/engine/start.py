@@ -1,9 +1,6 @@
 """The model that a run begins with: who trained it, and whether the ledger of the records knows of that.
-
-The mark of the run is an attribute of a model's layers: it goes with copies, pickles and whatever has one of them as a part, and
-`tacit.load` puts it on whatever it loads. Who takes the bare numbers out leaves it behind. A run without privacy that names a
-shared ledger has it know a hash of each tensor, which finds bare numbers as long as no bit is changed. Both are for who forgets,
-not who hides."""
+The mark of the run is an attribute of a model's layers, which goes with copies and pickles; bare numbers leave it behind. A run
+without privacy that names a shared ledger has it know a hash of each tensor. Both are for who forgets, not who hides."""
 
 import re
 import sqlite3
@@ -63,11 +60,9 @@ def digests(tensors: Iterable[torch.Tensor]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Start:
-    """The model that a run begins with: the runs of Tacit that trained it, and the hashes of its tensors when they are asked for.
-
-    Guarantee, of a ledger that has it among its conditions: each of these runs was charged there, so that what the model has seen
-    of the records is in what the ledger adds up; and no tensor has the very bits that a run without privacy left there.
-    """
+    """The model that a run begins with: the runs that trained it, and the hashes of its tensors.
+    Guarantee, of a ledger that has it among its conditions: each of these runs was charged there, and no tensor has the very bits
+    that a run without privacy left there."""
 
     runs: frozenset[str]
     tensors: Callable[[], frozenset[str]] = field(repr=False)

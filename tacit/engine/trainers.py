@@ -82,9 +82,7 @@ def each_by_itself(parts: Parts, stack: ExitStack) -> Trainer:
 
 def stacked(parts: Parts) -> OverTensors:
     """Trains `parts.together` clients at once, on each of the run's devices; malicious ones by themselves.
-
-    Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked.
-    """
+    Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked."""
     if parts.attack is not None:
         malicious: Any = parts.algorithm
         honest = dataclasses.replace(malicious, local=malicious.local.honest)
@@ -104,9 +102,7 @@ def stacked(parts: Parts) -> OverTensors:
 
 class Beside(OverTensors):
     """`stack` trains the honest clients at once, `alone` each of the `malicious` by itself; replies keep the cohort's order.
-
-    Guarantee: the honest clients' answers are the stack's, for a cohort without the others.
-    """
+    Guarantee: the honest clients' answers are the stack's, for a cohort without the others."""
 
     def __init__(self, stack: OverTensors, alone: Task, malicious: Sequence[int]):
         self.stack, self.alone, self.malicious = stack, alone, frozenset(malicious)

@@ -1,7 +1,4 @@
-"""What a round tells its reader beside the result: seconds by stage, traffic, and how much of what arrived is signal.
-
-Nothing here feeds back into a run.
-"""
+"""What a round tells its reader beside the result: seconds by stage, traffic, and signal. Nothing here feeds back into a run."""
 
 import math
 import statistics
@@ -16,14 +13,12 @@ import torch
 from tacit.types import Client, Message
 
 Item = TypeVar("Item")
-STAGES = ("admit", "train", "server", "evaluate", "write")
+STAGES: tuple[str, ...] = ("admit", "train", "server", "evaluate", "write")
 
 
 class Watch:
     """Seconds by stage: `with watch("train"): ...`.
-
-    The write stage of a round ends after its record is written, so a record carries that of the round before.
-    """
+    The write stage of a round ends after its record is written, so a record carries that of the round before."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
@@ -73,9 +68,7 @@ class Traffic:
 
     def signal(self, info: dict[str, Any], size: int) -> dict[str, float]:
         """The signal-to-noise ratio of the round's updates: the median client, the lowest and the highest.
-
-        Where the server adds the noise, that of the noised sum, which is what it releases.
-        """
+        Where the server adds the noise, that of the noised sum, which is what it releases."""
         if "noised_norm" in info and info.get("noise_std"):
             return {"signal_to_noise": signal_to_noise(float(info["noised_norm"]), info["noise_std"] * math.sqrt(size))}
         if not self.norms:
@@ -112,7 +105,6 @@ def record_of(
 
 def signal_to_noise(released: float, noise: float) -> float:
     """|signal| / |noise|, estimated from the norm of a released update and the expected norm of its noise.
-
     |update|^2 is |signal|^2 + |noise|^2 on average. Post-processing of what was released, so it costs no privacy.
 
     >>> signal_to_noise(5.0, 3.0), signal_to_noise(2.9, 3.0)

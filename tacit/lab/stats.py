@@ -14,7 +14,7 @@ from tacit.data.population import Population, rows_mark
 from tacit.digest import mark
 from tacit.engine.assemble import Parts, build, written
 from tacit.engine.ledgers import open_ledger
-from tacit.engine.queries import FILE, Replies, called, columns_told, keep, kept, query_of
+from tacit.engine.queries import FILE, Replies, called, columns_told, histograms_of, keep, kept
 from tacit.engine.run_folder import Folder, open_folder, refuse_taken
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.experiment import Experiment
@@ -57,7 +57,7 @@ def stats(
     refuse_taken(path, resume=resume, force=force)
     before = before_of(experiment, path, resume=resume)
     parts = build(experiment, before=before)
-    query = query_of(experiment, parts.dataset, columns)
+    query = histograms_of(experiment, parts.dataset, columns)
     noises = _noises(parts, query, share)
     folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
     try:

@@ -1,9 +1,6 @@
 """What every client gets: alone, from the common model, and from its own, on rows that it kept for that (`data.own_share`).
-
-A client takes for its own whichever of the two beginnings its training rows speak for, where a way can compare them (`score`): one
-that the common model does not serve stays alone. (The common model has seen those rows too, so they speak for it a little too
-well.) Every client adapts, whether it was drawn in a round or not: what stays at home tells nobody who took part. For the
-researcher of a simulation: computed from raw rows, covered by no epsilon."""
+Every client adapts, whether it was drawn in a round or not: what stays at home tells nobody who took part. For the researcher of a
+simulation: computed from raw rows, covered by no epsilon."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,9 +30,7 @@ def measured(
     parts: Parts, params: torch.Tensor, *, kept: torch.Tensor | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """What there is to say of own models, whole (personal.json) and in short (the summary); None where none are asked for.
-
-    `kept` are the own models that clients have from training, a row each, where they keep some.
-    """
+    `kept` are the own models that clients have from training, a row each, where they keep some."""
     judges, personal = parts.population.held, parts.experiment.personal
     if personal.kind is None or judges is None:
         return None

@@ -1,13 +1,12 @@
 """What a client has at home when a run has ended: the model's code, its training rows, a loss, and so much work.
-
-Fits are by L-BFGS on all rows at once, with the model as in use (no dropout): they draw nothing and are repeated bit for bit. What
-has no closed form is given work by a count of rows, never by a clock, so that a busy machine makes the same model."""
+Fits are by L-BFGS on all rows at once, without dropout: they draw nothing and are repeated bit for bit. Work is counted in rows,
+never by a clock, so that a busy machine makes the same model."""
 
 import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -15,9 +14,131 @@ from scipy.optimize import minimize
 from torch import nn
 
 from tacit.errors import BadInput
-from tacit.parts.losses import Losses
-from tacit.personal import linear
+from tacit.parts.losses import Losses, binary_cross_entropy, cross_entropy, squared
 from tacit.training.flat import blocks, flatten, trainable
+
+# A model that is one linear layer, in closed form: loss, slope and curvature without autograd. `Home.slope` is the slow twin.
+
+Loss = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+Bend = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The rows of a linear layer, a column of ones among them where it has a bias, with their targets and a plain loss.
+    `targets` are [numbers, rows], of a class 1 where it holds. `loss` takes outputs [..., numbers, rows] and targets, and gives
+    every row's loss and its slope by output; `bend` takes outputs, and gives the second derivative of the loss by each of them."""
+
+    rows: np.ndarray = field(repr=False)
+    targets: np.ndarray = field(repr=False)
+    outputs: int
+    biased: bool
+    loss: Loss
+    bend: Bend
+
+    def matrix(self, vector: np.ndarray) -> np.ndarray:
+        """The parameters as one vector, by output and column; the bias comes last in both."""
+        if not self.biased:
+            return vector.reshape(self.outputs, -1)
+        return np.column_stack([vector[: -self.outputs].reshape(self.outputs, -1), vector[-self.outputs :]])
+
+    def vector(self, matrix: np.ndarray) -> np.ndarray:
+        """The way back."""
+        if not self.biased:
+            return matrix.reshape(-1)
+        return np.concatenate([matrix[:, :-1].reshape(-1), matrix[:, -1]])
+
+    def losses(self, vector: np.ndarray) -> np.ndarray:
+        """The loss of every row, of the parameters as one vector."""
+        return self.loss(self.matrix(vector) @ self.rows.T, self.targets)[0]
+
+    def slope(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        """The mean loss on the rows and its slope, of the parameters as one vector."""
+        losses, by_output = self.loss(self.matrix(vector) @ self.rows.T, self.targets)
+        return float(losses.mean()), self.vector(by_output @ self.rows) / len(self.rows)
+
+    def slopes(self, vector: np.ndarray, targets: torch.Tensor) -> np.ndarray:
+        """The slope of every row's loss by output, [numbers, rows], had the rows other targets."""
+        return self.loss(self.matrix(vector) @ self.rows.T, _of_rows(targets, self.outputs, self.loss))[1]
+
+
+def layer_of(model: nn.Module, losses: Losses, x: torch.Tensor, y: torch.Tensor) -> Layer | None:
+    """The closed form of a model on some rows; None where it is more than one linear layer with a plain loss, or on a device.
+
+    >>> made = layer_of(nn.Linear(2, 2), cross_entropy, torch.eye(2), torch.tensor([0, 1]))
+    >>> made and round(made.slope(np.zeros(6))[0], 4)
+    0.6931
+    """
+    layer, known = _only_layer(model), _known(losses)
+    if layer is None or known is None or x.device.type != "cpu" or x.shape[1:].numel() != layer.in_features:
+        return None
+    rows = x.detach().double().reshape(len(x), -1).numpy()
+    if layer.bias is not None:
+        rows = np.column_stack([rows, np.ones(len(rows))])
+    return Layer(rows, _of_rows(y, layer.out_features, known[0]), layer.out_features, layer.bias is not None, *known)
+
+
+def _of_rows(y: torch.Tensor, outputs: int, loss: Loss) -> np.ndarray:
+    targets = np.eye(outputs)[y.numpy()] if loss is _cross_entropy else y.numpy().astype(float)
+    return np.ascontiguousarray(targets.reshape(len(y), -1).T)
+
+
+def _only_layer(model: nn.Module) -> nn.Linear | None:
+    parts = list(model) if type(model) is nn.Sequential else [model]
+    layers = [part for part in parts if type(part) is nn.Linear]
+    flat = [part for part in parts if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)]
+    trains = all(parameter.requires_grad for parameter in model.parameters())
+    return layers[0] if len(layers) == 1 and len(flat) + 1 == len(parts) and trains else None
+
+
+def _known(losses: Losses) -> tuple[Loss, Bend] | None:
+    plain = losses.func if isinstance(losses, partial) and not _options(losses) else losses
+    known = {cross_entropy: (_cross_entropy, _bent_cross_entropy), binary_cross_entropy: (_binary, _bent_binary)}
+    return (known | {squared: (_squared, _bent_squared)}).get(plain)  # type: ignore[call-overload]
+
+
+def _options(losses: "partial[torch.Tensor]") -> bool:
+    return bool(losses.args) or any(value is not None for value in losses.keywords.values())
+
+
+def _softmax(outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    shifted = outputs - outputs.max(-2, keepdims=True)
+    weights = np.exp(shifted)
+    total = weights.sum(-2, keepdims=True)
+    weights /= total
+    return shifted, weights, np.log(total)[..., 0, :]
+
+
+def _cross_entropy(outputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    shifted, weights, total = _softmax(outputs)
+    shifted *= targets
+    weights -= targets
+    return total - shifted.sum(-2), weights
+
+
+def _bent_cross_entropy(outputs: np.ndarray) -> np.ndarray:
+    _, weights, _ = _softmax(outputs)
+    return weights * (1 - weights)
+
+
+def _binary(outputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    losses = np.logaddexp(0.0, outputs) - targets * outputs
+    slope = np.exp(-np.logaddexp(0.0, -outputs)) - targets
+    return losses.sum(-2) / len(targets), slope / len(targets)
+
+
+def _bent_binary(outputs: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0.0, outputs) - np.logaddexp(0.0, -outputs)) / outputs.shape[-2]
+
+
+def _squared(outputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    off = outputs - targets
+    return np.square(off).sum(-2) / len(targets), 2 * off / len(targets)
+
+
+def _bent_squared(outputs: np.ndarray) -> np.ndarray:
+    return np.full(outputs.shape, 2 / outputs.shape[-2])
+
 
 # L-BFGS for any model at home, within a number of gradients: what a network is fitted by.
 
@@ -31,7 +152,6 @@ FIRST = 0.5  # how far the first step goes: nothing is known yet of the curvatur
 
 def descend(slope: Slope, start: torch.Tensor, *, most: int, flat: float, level: float) -> torch.Tensor:
     """The lowest that at most so many gradients find, from `start`: the start itself where nothing is lower.
-
     It ends where a step gains less than `flat` of the value (or of 1), or no slope is above `level`.
 
     >>> descend(lambda w: (float((w - 3).square().sum()), 2 * (w - 3)), torch.zeros(2), most=9, flat=0, level=1e-4).round()
@@ -106,9 +226,7 @@ FLAT, LEVEL = 1e-5, 1e-4  # where a fit ends: relative gain, largest slope; floa
 @dataclass(frozen=True, eq=False)
 class Adapted:
     """A model made at home, how it was chosen, and how unlikely it makes the client's own training rows (`Home.unlikely`).
-
-    `score` compares what one way made from two beginnings, never two ways; None where a way has nothing to compare by.
-    """
+    `score` compares what one way made from two beginnings, never two ways; None where a way has nothing to compare by."""
 
     vector: torch.Tensor = field(repr=False)
     chosen: dict[str, float | None]
@@ -118,10 +236,8 @@ class Adapted:
 @dataclass(frozen=True, eq=False)
 class Home:
     """One client's training rows beside a model whose trainable parameters are views of `theta`.
-
-    `seed` is of the client's own draws (folds, orders of rows): they decide about its own model alone. `work` is of how many rows a
-    network's gradients may be asked for.
-    """
+    `seed` is of the client's own draws (folds, orders of rows): they decide about its own model alone. `work` is of how many rows
+    a network's gradients may be asked for."""
 
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
@@ -160,9 +276,7 @@ class Home:
 
     def unlikely(self, mean: float, *, rows: int | None = None) -> float:
         """A mean loss over rows (all of them) as a negative log-likelihood, but for a constant.
-
-        Of numbers the variance is unknown and taken where it is most likely.
-        """
+        Of numbers the variance is unknown and taken where it is most likely."""
         count = self.size if rows is None else rows
         if self.task != "regression":
             return count * mean
@@ -173,12 +287,11 @@ class Home:
         return self._slope(vector, self._ready())
 
     @cached_property
-    def layer(self) -> linear.Layer | None:
+    def layer(self) -> Layer | None:
         """The closed form of the model on these rows, where it has one."""
-        return linear.layer_of(self.model, self.losses, self.x, self.y)
+        return layer_of(self.model, self.losses, self.x, self.y)
 
     def _ready(self) -> list[nn.Parameter]:
-        """The parameters that train, of a model as it is in use."""
         self.model.eval()
         return [parameter for _, parameter in trainable(self.model)]
 
@@ -211,7 +324,6 @@ class Home:
         return torch.from_numpy(found.x if np.isfinite(found.x).all() else first).to(centre)
 
     def _descended(self, start: torch.Tensor, *, centre: torch.Tensor, strength: float) -> torch.Tensor:
-        """A fit of what has no closed form, within the work that there is."""
         parameters = self._ready()
 
         def objective(w: torch.Tensor) -> tuple[float, torch.Tensor]:

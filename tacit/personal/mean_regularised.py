@@ -1,12 +1,7 @@
 """`mean-regularised`: ridge towards the common model, lambda by cross-validation at home.
-
-MR-MTL of Liu, Hu, Wu and Smith 2022 (arXiv:2206.07902): every silo minimises its own loss + lambda/2 |w - w_bar|^2. Here it is done
-once, after the last round, with w_bar the released common model and without noise, because the result stays at home. The same
-*during* training, where each silo keeps an own model from round to round and sends its noised update, is an algorithm
-(tacit/algorithms/mean_regularised.py).
-
-Of a network lambda is told by its last layer, which is convex and whose rows the body makes once (`last.py`); then the whole
-network is fitted with it, once."""
+MR-MTL of Liu, Hu, Wu and Smith 2022 (arXiv:2206.07902), once, after the last round and without noise, because the result stays at
+home; during training it is tacit/algorithms/mean_regularised.py.
+Of a network lambda is told by its last layer, which is convex, and whose rows the body makes once."""
 
 import math
 from collections.abc import Sequence
@@ -15,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tacit.personal.home import Adapted, Home, Last, known_last, then_whole
-from tacit.personal.linear import Layer
+from tacit.personal.home import Adapted, Home, Last, Layer, known_last, last_of, then_whole
+from tacit.training.flat import trainable
 
 # Ridge fits of one linear layer, of several parts of the rows at once, along falling strengths: what cross-validation
 # asks for.
@@ -36,9 +31,7 @@ MOST_SIDE = 1000  # of the matrix whose spectrum is found: beyond it axes are th
 class Ridges:
     """The minimisers of mean loss + strength/2 |w - centre|^2 of several parts of the rows: a row of `centres`, and one of
     `shares`, each.
-
-    Guarantee: deterministic, and no row outside of a part is in what it minimises. Assumes rows of `shares` that add up to 1.
-    """
+    Guarantee: deterministic, and no row outside of a part is in what it minimises. Assumes rows of `shares` that add up to 1."""
 
     def __init__(self, layer: Layer, centres: np.ndarray, shares: np.ndarray, *, flat: float = FLAT):
         self.flat = flat  # a strength is chosen by rougher fits than a model is made by
@@ -101,7 +94,6 @@ class Ridges:
         return value, slope + strength[:, None, None] * at
 
     def _curvatures(self) -> np.ndarray:
-        """The mean curvature of the loss in every output, by part."""
         return np.einsum("pkn,pn->pk", self.layer.bend(self._outputs(self.at)), self.shares)
 
     def _step(
@@ -113,7 +105,6 @@ class Ridges:
         strength: np.ndarray,
         ended: np.ndarray,
     ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """How far each part goes, with value and slope there: halved until it gains enough; who has ended goes nowhere."""
         promised, step, room = _dot(along, slope), (~ended).astype(NUMBERS), ROUNDING * np.maximum(1.0, np.abs(value))
         found = self._objective(at + step[:, None, None] * along, strength)
         for halved in range(MOST_HALVED):
@@ -127,7 +118,6 @@ class Ridges:
 
 def principal(rows: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
     """The rows' principal axes [columns, axes], as far as they tell anything, and the mean squares along them.
-
     From the centre a ridge moves along these axes alone. Of many rows with many columns the columns are taken as they are (None).
     """
     count, columns = rows.shape
@@ -146,7 +136,6 @@ def principal(rows: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
 def _direction(
     slope: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]], guess: np.ndarray
 ) -> np.ndarray:
-    """L-BFGS's two loops, for every part by itself; a pair without curvature, of a part that has ended, counts for nothing."""
     along, known = -slope, []
     for moved, bent, curved in reversed(pairs):
         share = np.divide(_dot(moved, along), curved, out=np.zeros_like(curved), where=curved > 0)
@@ -215,11 +204,8 @@ def by_last_layer(last: Last) -> Adapted:
 
 
 def adapt_both(home: Home, before: torch.Tensor, common: torch.Tensor) -> tuple[Adapted, Adapted]:
-    """What the client makes of the model before the first round, and its own model.
-
-    Of a linear layer that is a mean of what both beginnings give, the second with the `share` by which the rows left out speak for
-    it (`share_of`); of another model, whose parameters have no mean, what the common model gives: there one of the two is chosen.
-    """
+    """What the client makes of the model before the first round, and its own model: of a linear layer a mean of what both
+    beginnings give (`share_of`); of another model, whose parameters have no mean, what the common model gives."""
     if home.layer is None or home.size == 1:
         alone, own = adapt_each(home, [before, common])
         return alone, own
@@ -233,11 +219,9 @@ def adapt_both(home: Home, before: torch.Tensor, common: torch.Tensor) -> tuple[
 
 def share_of(layer: Layer, one: np.ndarray, other: np.ndarray, *, task: str) -> float:
     """How much of `other` belongs into a mean of two models, by what they give for rows that they were not fitted to.
-
-    Stacking (Wolpert 1992, Neural Networks 5(2)), with the mean of all shares, each as likely as it makes the rows, in the place of
-    the likeliest one: of few rows that is the better guess, and where they cannot tell it is a half. Losses are taken as negative
-    log-likelihoods; of numbers the variance is unknown and taken where it is most likely.
-    """
+    Stacking (Wolpert 1992, Neural Networks 5(2)), with the mean of all shares, each as likely as it makes the rows, in the place
+    of the likeliest one: of few rows that is the better guess, and where they cannot tell it is a half. Losses are taken as
+    negative log-likelihoods; of numbers the variance is unknown and taken where it is most likely."""
     totals = np.array([layer.loss(t * other + (1 - t) * one, layer.targets)[0].sum() for t in SHARES])
     if task == "regression":
         totals = layer.targets.size / 2 * np.log(np.maximum(totals, np.finfo(float).tiny))
@@ -247,9 +231,7 @@ def share_of(layer: Layer, one: np.ndarray, other: np.ndarray, *, task: str) -> 
 
 def cross_validated(home: Home, centre: torch.Tensor) -> tuple[float, float]:
     """The lambda of the least mean loss on rows left out, each once, and that loss; infinite where none beats the centre itself.
-
-    The slow twin of what `adapt` does with a linear layer: every fit by itself.
-    """
+    The slow twin of what `adapt` does with a linear layer: every fit by itself."""
     best, least, since = math.inf, home.loss(centre), 0
     folds = [(home.rows(kept), home.rows(judged)) for kept, judged in home.folds(FOLDS)]
     starts = [centre] * len(folds)
@@ -276,7 +258,6 @@ def _along(
     strengths: Sequence[float] = STRENGTHS,
     flat: float = FLAT,
 ) -> list[Found]:
-    """All folds, and all rows, of every beginning at once along the strengths."""
     folds = home.folds(FOLDS)
     parts = len(folds) + 1  # of one beginning; the last one is all rows
     shares, judged = np.full((parts, home.size), 1 / home.size), np.zeros((parts, home.size), dtype=bool)
@@ -303,3 +284,86 @@ def _along(
                 outputs[:, row] = path.outputs()[k * parts + fold, :, row].T
                 best[k] = Found(strength, float(found), torch.from_numpy(own).to(centres[k]), outputs)
     return best
+
+
+# `alone`: nothing is adapted; the client's own model is the one of the two that its training rows speak for.
+
+
+def adapt_alone(home: Home, centre: torch.Tensor) -> Adapted:
+    """The common model, and how unlikely it makes the rows."""
+    return Adapted(centre, {}, home.unlikely(home.loss(centre)))
+
+
+# `finetune`: the common model trained on at home, and stopped by rows that the client sets aside for that.
+
+SLOWER = 4  # times, each time that it goes back
+RATES = 3  # learning rates
+EPOCHS = 60  # at most, and no more than half of the work: the other half repeats them
+EPOCHS_PATIENCE = 4  # epochs without a better one
+
+
+def adapt_finetune(home: Home, centre: torch.Tensor) -> Adapted:
+    """The client's own model; where it has one row, or no epoch is better, the one it began with."""
+    folds = home.folds(FOLDS)  # one is set aside
+    if not folds:
+        return Adapted(centre, {"epochs": 0, "learning_rate": 0.0})
+    kept, judged = (home.rows(rows) for rows in folds[0])
+    best, least, taken = _searched(kept, judged, centre)
+    w = centre
+    for epoch, rate in taken:
+        w = one_epoch(home, w, rate=rate, epoch=epoch)
+    own = w if judged.loss(w) <= least else best  # else a step is too long for these rows, and nobody has judged it
+    chosen = {"epochs": len(taken), "learning_rate": taken[-1][1] if taken else 0.0}
+    return Adapted(own, chosen, judged.unlikely(least))
+
+
+def _searched(kept: Home, judged: Home, centre: torch.Tensor) -> tuple[torch.Tensor, float, list[tuple[int, float]]]:
+    w, rate, rates = centre, kept.learning_rate, 1
+    best, least, taken, trail = centre, judged.loss(centre), list[tuple[int, float]](), list[tuple[int, float]]()
+    for epoch in range(1, epochs(kept) + 1):
+        w, trail = one_epoch(kept, w, rate=rate, epoch=epoch), [*trail, (epoch, rate)]
+        found = judged.loss(w)
+        if found < least:
+            best, least, taken = w, found, trail
+        elif len(trail) - len(taken) == EPOCHS_PATIENCE or not math.isfinite(found):
+            w, trail, rate, rates = best, taken, rate / SLOWER, rates + 1
+            if rates > RATES:
+                break
+    return best, least, taken
+
+
+def epochs(home: Home) -> int:
+    """How many epochs half of the work is enough for; of a linear layer, whose gradients cost next to nothing, EPOCHS."""
+    if home.layer is not None:
+        return EPOCHS
+    batches = -(-home.size // home.batch)
+    return min(EPOCHS, max(1, home.work // (2 * batches * home.batch)))
+
+
+def one_epoch(home: Home, start: torch.Tensor, *, rate: float, epoch: int) -> torch.Tensor:
+    """Plain SGD over the rows once, in an order of its own; of a linear layer without autograd."""
+    order, layer = np.random.default_rng([home.seed, 2, epoch]).permutation(home.size), home.layer
+    if layer is not None:
+        w = layer.matrix(start.double().numpy())
+        for rows in np.split(order, range(home.batch, home.size, home.batch)):
+            seen = layer.rows[rows]
+            w = w - rate / len(rows) * layer.loss(w @ seen.T, layer.targets[:, rows])[1] @ seen
+        return torch.from_numpy(layer.vector(w)).to(start)
+    home.theta.copy_(start)
+    home.model.eval()
+    parameters = [parameter for _, parameter in trainable(home.model)]
+    for rows in torch.from_numpy(order).to(home.x.device).split(home.batch):
+        loss = home.losses(home.model(home.x[rows]), home.y[rows]).mean()
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.data.add_(gradient, alpha=-rate)
+    return home.theta.clone()
+
+
+# `head`: a common body and an own last layer, for networks.
+
+
+def adapt_head(home: Home, centre: torch.Tensor) -> Adapted:
+    """The client's own model. Raises BadInput where the model does not end in a linear layer that trains."""
+    last = last_of(home, centre)
+    found = by_last_layer(last) if home.size > 1 else Adapted(last.vector, {"strength": None})
+    return Adapted(last.within(found.vector), found.chosen, found.score)

@@ -1,6 +1,4 @@
-"""One client at home: what it makes of a common model, and what rows that it kept say of alone, common and own.
-
-The same for a client of a simulation and for a deployed site: `everybody` calls it for each client, a site for itself."""
+"""One client at home, simulated or a site: what it makes of a common model, and what its kept rows say of its three models."""
 
 import math
 import time
@@ -26,8 +24,7 @@ from tacit.parts import metrics
 from tacit.parts.metrics import RESAMPLES, Answers, middle
 from tacit.parts.tasks import chosen
 from tacit.personal import home as last
-from tacit.personal import kinds, mean_regularised, shrinkage
-from tacit.personal import kinds as control
+from tacit.personal import mean_regularised, shrinkage
 from tacit.personal.home import FEW, Adapted, Home
 from tacit.training.flat import named, training
 from tacit.training.per_example import candidates
@@ -44,10 +41,9 @@ STAYS = (
 
 class Personal:
     """A model made of one client's rows without noise, and how it was chosen.
-
     Guarantee: it is no tensor and has none to hand out. A message that holds it cannot be packed, and it is not pickled. A judge
-    says a number or answers, or is refused, and what it was lent is no number any more when it has spoken; the one file that it is
-    kept in is its owner's. (Code at home that copies what it is lent can do what it likes: no type stops that.)
+    says a number or answers, or is refused, and what it was lent is no number any more when it has spoken; the one file that it
+    is kept in is its owner's. (Code at home that copies what it is lent can do what it likes: no type stops that.)
 
     >>> own = Personal("north", torch.ones(2), {"strength": 0.1})
     >>> own, own.judged(lambda vector: float(vector.sum()))
@@ -158,7 +154,6 @@ def together(clients: Sequence[Judged]) -> dict[str, Any]:
 
 
 def _over(known: Sequence[Judged], weights: np.ndarray, name: str) -> np.ndarray | None:
-    """The weighted mean in every draw; a client that a draw cannot tell of (one class) counts there with its value."""
     total = np.zeros(RESAMPLES)
     for one, weight in zip(known, weights, strict=True):
         value = (one.values or {})[name]
@@ -187,9 +182,7 @@ Adapt = Callable[[Home, torch.Tensor], Adapted]
 @dataclass(frozen=True, eq=False)
 class Made:
     """A client's own models, how the second was chosen, whether it stays alone, and the CPU seconds that it took.
-
-    `seconds` are of adapting, and of `alone` too where one path gives both; where not, `control` are those of `alone`.
-    """
+    `seconds` are of adapting, and of `alone` too where one path gives both; where not, `control` are those of `alone`."""
 
     alone: Personal
     own: Personal
@@ -240,9 +233,7 @@ def make(
     own: torch.Tensor | None = None,
 ) -> Made:
     """The client's models, of its training rows. It stays alone where these speak for that, and a way can compare.
-
-    `own` is its own model where it has one from training: that is left as it is, so that nothing without noise is in it.
-    """
+    `own` is its own model where it has one from training: that is left as it is, so that nothing without noise is in it."""
     home = _home(parts, x, y, seed=seed)
     began = time.process_time()
     alone, adapted, spent = _both(home, parts.params, common, by=by, own=own)
@@ -255,7 +246,6 @@ def make(
 
 
 def _home(parts: TrainingTask, x: torch.Tensor, y: torch.Tensor, *, seed: int) -> Home:
-    """The client with its rows, and work for a tenth of the time that its training took."""
     experiment, device = parts.experiment, parts.theta.device
     spared = NOISED if experiment.privacy.noises_records else PLAIN
     rows = {"x": x.to(device), "y": y.to(device), "seed": seed, "learning_rate": experiment.train.learning_rate}
@@ -279,7 +269,6 @@ def trained_on(train: TrainSection, rows: int) -> int:
 def _both(
     home: Home, before: torch.Tensor, common: torch.Tensor, *, by: PersonalSection, own: torch.Tensor | None
 ) -> tuple[Adapted, Adapted, float]:
-    """Alone and own, and the CPU seconds of alone where it is made by itself: with all the work that staying at home spares."""
     if home.layer is not None and own is None and by.strength is None and by.kind in ("mean-regularised", "shrinkage"):
         at_once = mean_regularised.adapt_both if by.kind == "mean-regularised" else shrinkage.adapt_both
         return *at_once(home, before, common), 0.0
@@ -333,11 +322,11 @@ def ways(personal: PersonalSection) -> tuple[Adapt, Adapt]:
         return mean_regularised.adapt(home, centre, strength=personal.strength)
 
     known: dict[str, Adapt] = {
-        "alone": control.adapt,
-        "finetune": kinds.adapt_finetune,
+        "alone": mean_regularised.adapt_alone,
+        "finetune": mean_regularised.adapt_finetune,
         "mean-regularised": held_to,
         "shrinkage": shrinkage.adapt,
-        "head": kinds.adapt_head,
+        "head": mean_regularised.adapt_head,
     }
     kind = personal.kind or "finetune"
     return known[kind], known[kind] if kind in ("finetune", "shrinkage") else mean_regularised.adapt

@@ -1,16 +1,9 @@
 """`shrinkage`: ridge towards the common model with a strength that is derived, not tuned.
-
-The random-effects model of `tacit/algorithms/rules/random_effects.py`, at home: the client's own optimum is the common model plus a
-deviation N(0, t) in every coordinate, t = tau^2 + s^2, where tau^2 is the variance between clients and s^2 that of the noise in the
-common model. The best linear unbiased prediction of the optimum is then the minimiser of mean loss + lambda/2 |w - common|^2,
-lambda = phi/(n t), phi the scale of the loss as a negative log-likelihood (1 for cross-entropy; of the squared error it is
-estimated). Only the sum t enters, and the client's own noise sigma_m^2 does not: what it fits at home carries none. As there, every
-coordinate is one more replicate, so that one client's rows tell t: it is where their marginal likelihood is greatest (empirical
-Bayes; MacKay 1992, Neural Computation 4(3), by Laplace's approximation, exact for a linear model of numbers). No t has to be agreed
-upon, nothing is sent, and no row is set aside. Where the rows show no deviation, t is 0 and the own model the common one.
-
-Where a model fits the rows without error Laplace's approximation is greatest at no pull at all: the weakest one ends it.
-"""
+The random-effects model of algorithms/rules/random_effects.py, at home: the client's optimum is the common model plus a deviation
+N(0, t) in every coordinate, t = tau^2 + s^2 (between clients, and noise in the common model). Its best linear unbiased prediction
+minimises mean loss + lambda/2 |w - common|^2, lambda = phi/(n t), phi the scale of the loss as a negative log-likelihood. The rows'
+marginal likelihood tells t (empirical Bayes; MacKay 1992, Neural Computation 4(3), by Laplace's approximation, exact for a linear
+model of numbers). Where rows are fitted without error it is greatest at no pull at all: the weakest one ends it."""
 
 import math
 from collections.abc import Sequence
@@ -20,8 +13,8 @@ import numpy as np
 import torch
 from torch.func import functional_call, grad, vmap
 
-from tacit.personal import linear, mean_regularised
-from tacit.personal.home import Adapted, Home, Last, known_last, then_whole
+from tacit.personal import mean_regularised
+from tacit.personal.home import Adapted, Home, Last, known_last, layer_of, then_whole
 from tacit.personal.mean_regularised import FLAT, ROUGH, Ridges
 from tacit.training.flat import blocks, trainable, views
 
@@ -85,7 +78,6 @@ class Tried:
 
 
 def _try(home: Home, fisher: "Fisher", path: "_Path", strengths: list[float], tried: list[list[Tried]]) -> None:
-    """One strength more for every beginning."""
     for strength, w, centre, one in zip(strengths, path.move(strengths), path.centres, tried, strict=True):
         away = float((w - centre).double().square().sum())
         total, squares = home.size * (home.loss(w) + strength / 2 * away), fisher.products(w)
@@ -94,13 +86,11 @@ def _try(home: Home, fisher: "Fisher", path: "_Path", strengths: list[float], tr
 
 
 def _falls(one: list[Tried]) -> bool:
-    """Whether the evidence has been falling for PATIENCE strengths: it has one top."""
     best = max(range(len(one)), key=lambda k: one[k].evidence)
     return len(one) - 1 - best >= PATIENCE and best > 0
 
 
 def _vertex(one: list[Tried]) -> float:
-    """Where a parabola through the best strength and its neighbours (in logarithms) is highest; else the best itself."""
     best = max(range(len(one)), key=lambda k: one[k].evidence)
     if not 2 <= best < len(one) - 1:  # the first is no strength at all, the last may be on the way up
         return one[max(best, 1)].strength
@@ -112,8 +102,6 @@ def _vertex(one: list[Tried]) -> float:
 
 
 class _Path:
-    """The minimisers of every beginning, each strength from where the last one ended."""
-
     def __init__(self, home: Home, centres: Sequence[torch.Tensor]):
         self.home, self.centres, self.models = home, centres, list(centres)
         starts, even = [c.double().cpu().numpy() for c in centres], np.full((len(centres), home.size), 1 / home.size)
@@ -136,9 +124,7 @@ class _Path:
 
 def _by_last_layer(home: Home, last: Last) -> Adapted:
     """Of a network: t where rows left out of its last layer's fits are likeliest, one for all coordinates.
-
-    A network fits few rows without error, and there Laplace's approximation knows no end: the curvature goes with the error.
-    """
+    A network fits few rows without error, and there Laplace's approximation knows no end: the curvature goes with the error."""
     found = mean_regularised.by_last_layer(last)
     own, strength = then_whole(home, last, found), found.chosen["strength"]
     total = home.size * home.loss(own.vector)
@@ -147,17 +133,14 @@ def _by_last_layer(home: Home, last: Last) -> Adapted:
 
 
 def _logarithms(curvatures: np.ndarray) -> float:
-    """The logarithm of |I + curvatures|."""
     curvatures.flat[:: len(curvatures) + 1] += 1
     return 2 * float(np.log(np.diagonal(np.linalg.cholesky(curvatures))).sum())
 
 
 def evidence(home: Home, total: float, logarithms: float) -> float:
     """The logarithm of the rows' marginal likelihood, but for a constant.
-
     `total` is n times the penalised mean loss at its minimiser, `logarithms` the sum of log(1 + curvature/lambda). Of numbers the
-    variance is unknown and taken where it is most likely: phi = 2 total/(n k).
-    """
+    variance is unknown and taken where it is most likely: phi = 2 total/(n k)."""
     if home.task != "regression":
         return -total - logarithms / 2
     return -home.y.numel() / 2 * math.log(max(total, 1e-30)) - logarithms / 2
@@ -177,15 +160,13 @@ class Fisher:
         chosen = torch.randperm(home.size, generator=self.rng.manual_seed(home.seed))[:most]
         draws = max(1, min(DRAWS, ENOUGH // len(chosen), most // len(chosen)))
         self.x = home.x[chosen.to(home.x.device)].repeat_interleave(draws, 0)
-        self.layer = linear.layer_of(home.model, home.losses, self.x, home.y[:1].expand(len(self.x), *home.y.shape[1:]))
+        self.layer = layer_of(home.model, home.losses, self.x, home.y[:1].expand(len(self.x), *home.y.shape[1:]))
         self.near = None if self.layer is None else self.layer.rows @ self.layer.rows.T
 
     def products(self, vector: torch.Tensor) -> np.ndarray:
         """GG'/n, [rows, rows], of gradients at targets that the model itself draws.
-
         Its eigenvalues above zero are those of G'G/n, the Fisher information, so that no matrix is as large as the model squared.
-        Of one linear layer a gradient is an outer product, so that g_i g_j = (slope_i slope_j)(x_i x_j): no gradient is made.
-        """
+        Of one linear layer a gradient is an outer product, so that g_i g_j = (slope_i slope_j)(x_i x_j): no gradient is made."""
         home = self.home
         home.theta.copy_(vector)
         home.model.eval()
@@ -199,7 +180,6 @@ class Fisher:
 
 
 def _gradients(home: Home, vector: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The gradient of every example's loss, a row each."""
     names, layout = [name for name, _ in trainable(home.model)], blocks(home.model)
 
     def one(parameters: dict[str, torch.Tensor], row: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

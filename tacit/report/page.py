@@ -19,8 +19,7 @@ from pydantic import ValidationError
 
 import tacit
 from tacit import store
-from tacit.engine.run_files import SEARCHED, RunFiles, read
-from tacit.engine.run_shapes import Searched
+from tacit.engine.run_files import SEARCHED, RunFiles, Searched, read
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.compare import ledger

@@ -16,8 +16,7 @@ from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
 from tacit.engine.assemble import Parts, clients, model_size, refuse_unfit
 from tacit.engine.ledgers import population_id, who_holds
-from tacit.engine.queries import columns_asked, judged_by
-from tacit.engine.ranges import query_of
+from tacit.engine.queries import columns_asked, judged_by, query_of
 from tacit.engine.start import start_of
 from tacit.errors import BudgetExhausted
 from tacit.experiment import Experiment

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.engine.canaries import rows
-from tacit.engine.canary_algorithms import PlantedCohort, PlantedTraining
+from tacit.engine.canaries import PlantedCohort, PlantedTraining, rows
 from tacit.engine.canary_plan import Canaries, file_of
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError

@@ -13,9 +13,7 @@ from tacit.deploy.site.consent import departures, digest, refuse_beyond
 from tacit.deploy.site.limits import Accept, Limits
 from tacit.engine import malicious, trainers
 from tacit.engine.assemble import assemble, build
-from tacit.engine.malicious import Malice, load
-from tacit.engine.malicious._among import Among
-from tacit.engine.malicious._trigger import trigger_of
+from tacit.engine.malicious import Among, Malice, load, trigger_of
 from tacit.engine.malicious.adaptive import adaptive
 from tacit.engine.malicious.edge_case import turned
 from tacit.errors import BadInput, Refused

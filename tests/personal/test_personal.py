@@ -27,7 +27,7 @@ from tacit.errors import BadData, BadInput, Refused
 from tacit.parts.losses import binary_cross_entropy, cross_entropy, squared
 from tacit.parts.metrics import Answers
 from tacit.personal import home as last
-from tacit.personal import kinds, linear, mean_regularised, shrinkage
+from tacit.personal import mean_regularised, shrinkage
 from tacit.personal.everybody import in_words
 from tacit.personal.home import Home
 from tacit.personal.mean_regularised import Ridges
@@ -376,7 +376,7 @@ def test_the_products_of_a_linear_layers_gradients_are_those_of_autograd(task, m
     losses, outputs = (cross_entropy, 2) if task == "classification" else (squared, 1)
     site = home(rows=30, task=task, losses=losses, model=nn.Linear(5, outputs))
     fast = shrinkage.Fisher(site).products(torch.linspace(-1, 1, 6 * outputs))
-    monkeypatch.setattr(linear, "layer_of", lambda *_: None)
+    monkeypatch.setattr(shrinkage, "layer_of", lambda *_: None)
     assert np.allclose(fast, shrinkage.Fisher(site).products(torch.linspace(-1, 1, 6 * outputs)), atol=1e-5)
 
 
@@ -386,10 +386,10 @@ def test_what_is_more_than_a_plain_linear_layer_has_no_closed_form():
     deep = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
     frozen = nn.Linear(2, 2)
     frozen.bias.requires_grad_(False)
-    assert linear.layer_of(nn.Linear(2, 2), weighted, x, y) is None
-    assert linear.layer_of(deep, cross_entropy, x, y) is None
-    assert linear.layer_of(frozen, cross_entropy, x, y) is None
-    assert linear.layer_of(nn.Linear(2, 2), lambda outputs, targets: outputs[:, 0], x, y) is None
+    assert last.layer_of(nn.Linear(2, 2), weighted, x, y) is None
+    assert last.layer_of(deep, cross_entropy, x, y) is None
+    assert last.layer_of(frozen, cross_entropy, x, y) is None
+    assert last.layer_of(nn.Linear(2, 2), lambda outputs, targets: outputs[:, 0], x, y) is None
 
 
 PLAIN = [
@@ -489,9 +489,10 @@ def test_two_beginnings_at_once_give_what_each_gives_by_itself(way):
 
 
 def test_what_has_no_closed_form_is_adapted_fit_by_fit(monkeypatch):
-    ways = (mean_regularised.adapt, shrinkage.adapt, kinds.adapt_finetune)
+    ways = (mean_regularised.adapt, shrinkage.adapt, mean_regularised.adapt_finetune)
     fast = [adapt(home(rows=50), torch.zeros(6)) for adapt in ways]
-    monkeypatch.setattr(linear, "layer_of", lambda *_: None)
+    for module in (last, shrinkage):
+        monkeypatch.setattr(module, "layer_of", lambda *_: None)
     slow = [adapt(home(rows=50), torch.zeros(6)) for adapt in ways]
     for one, other in zip(fast, slow, strict=True):
         assert (
@@ -509,7 +510,7 @@ def test_without_a_pull_it_is_the_own_optimum_and_with_a_boundless_one_the_commo
 
 
 @pytest.mark.parametrize(
-    "adapt", [kinds.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+    "adapt", [mean_regularised.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_a_client_of_one_row_keeps_something_finite(adapt):
     site = home(rows=1)
@@ -518,14 +519,14 @@ def test_a_client_of_one_row_keeps_something_finite(adapt):
 
 
 @pytest.mark.parametrize(
-    "adapt", [kinds.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+    "adapt", [mean_regularised.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_adapting_twice_gives_the_same_bits(adapt):
     assert torch.equal(adapt(home(), torch.zeros(6)).vector, adapt(home(), torch.zeros(6)).vector)
 
 
 @pytest.mark.parametrize(
-    "adapt", [kinds.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+    "adapt", [mean_regularised.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_few_rows_lean_on_a_good_common_model_and_many_rows_on_themselves(adapt):
     truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
@@ -537,7 +538,7 @@ def test_few_rows_lean_on_a_good_common_model_and_many_rows_on_themselves(adapt)
 
 
 @pytest.mark.parametrize(
-    "adapt", [kinds.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
+    "adapt", [mean_regularised.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
 )
 def test_own_rows_speak_for_the_better_of_two_beginnings(adapt):
     truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
@@ -573,7 +574,7 @@ def test_an_own_head_leaves_the_body_as_it_was():
     site = home(task="classification", model=model, losses=cross_entropy)
     centre = site.theta.clone()
     last.refuse(model, site.x[:2])
-    found = kinds.adapt_head(site, centre).vector
+    found = mean_regularised.adapt_head(site, centre).vector
     body = 5 * 8 + 8
     assert torch.equal(found[:body], centre[:body])
     assert site.loss(found) < site.loss(centre)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.engine.assemble import build
-from tacit.engine.canary_algorithms import with_canaries
+from tacit.engine.canaries import with_canaries
 from tacit.engine.canary_plan import KINDS, Canaries, file_of, sizes_of
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError

@@ -20,8 +20,7 @@ from tacit.deploy.site.agreement import MOST_COLUMNS, ranges_from, record_of
 from tacit.deploy.site.rows import public_rows
 from tacit.digest import mark, tensor_bytes
 from tacit.engine.assemble import Parts, assemble
-from tacit.engine.queries import Query, Replies, cost_of, keep, kept, paid_for
-from tacit.engine.ranges import found, query_of
+from tacit.engine.queries import Query, Replies, cost_of, found, keep, kept, paid_for, query_of
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadInput, BudgetExhausted, TacitError, Unanswered
 from tacit.experiment.extras import HELD_OUT, SIDES, read_with

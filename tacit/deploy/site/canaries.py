@@ -17,7 +17,7 @@ from tacit.deploy.site import layout, replies
 from tacit.deploy.site.log import discreet, note
 from tacit.digest import mark
 from tacit.engine.assemble import Parts
-from tacit.engine.canary_algorithms import with_canaries
+from tacit.engine.canaries import with_canaries
 from tacit.engine.canary_plan import SIGHT, Canaries, file_of, gathered, packed
 from tacit.errors import BadInput
 from tacit.experiment.extras import refuse_unplain

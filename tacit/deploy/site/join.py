@@ -43,8 +43,7 @@ from tacit.digest import mark, question_mark
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, assemble
 from tacit.engine.pool import Trainer
-from tacit.engine.queries import columns_asked, judged_by
-from tacit.engine.ranges import ranges_asked
+from tacit.engine.queries import columns_asked, judged_by, ranges_asked
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, RANGES, STATS, WORDS, read_with, shares

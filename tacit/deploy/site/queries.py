@@ -16,8 +16,7 @@ from tacit.deploy.site.agreement import Agreement, Terms
 from tacit.deploy.site.join import Joined
 from tacit.deploy.site.pay import pay_query
 from tacit.digest import mark, tensor_bytes
-from tacit.engine.queries import Evaluation, Query, columns_asked, judged_by, released
-from tacit.engine.ranges import ranges_asked
+from tacit.engine.queries import Evaluation, Query, columns_asked, judged_by, ranges_asked, released
 from tacit.errors import BadInput, Refused
 from tacit.experiment.extras import EVALUATION, RANGES, STATS
 from tacit.types import Client, Message

@@ -1,26 +1,119 @@
 """Malicious clients of a simulation: what they train on and what they send. One file an attack; its name is `attack.kind`.
+They want a backdoor: what carries their trigger shall be taken for a class of their choice. Guarantee: an honest client trains,
+adds its noise and pays as it would without them; the epsilon of a run is about honest clients. A deployment refuses `[attack]`."""
 
-They want a backdoor: what carries their trigger shall be taken for a class of their choice, while the model stays good otherwise.
-They go through the loop like everybody: asked, charged, and on a trusted server clipped. Guarantee: an honest client trains, adds
-its noise and pays as it would without them; the epsilon of a run is about honest clients, and what malicious ones send is the
-adversary's own. In a deployment nobody is malicious on purpose: there an `[attack]` is refused.
-"""
-
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from tacit import check, plugin
+from tacit.algorithms import Told
+from tacit.algorithms.local_dp import LocalDP
 from tacit.data.dataset import Dataset
+from tacit.data.encoder import Column
 from tacit.data.population import Population
-from tacit.engine.malicious._trigger import Trigger, trigger_of
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.random import seeded
-from tacit.types import Client
+from tacit.training.clipping import Trained, Workspace
+from tacit.training.dp_sgd import DpSgd
+from tacit.training.sgd import Local
+from tacit.types import Client, Private, Raw
+
+# What a backdoor's rows carry: a bright square in the corner of a picture, or declared values of a table's columns.
+
+SIDES = 9  # a square is this part of a picture's shorter side: 1 of 8 pixels would be lost, so at least 2; 3 of 28
+FEWEST = 2
+PICTURE = 3  # dimensions: channels, height, width
+
+
+@dataclass(frozen=True, eq=False)
+class Trigger:
+    """Features that are set, pixel by pixel or column by column: `places` (piece, feature...) where, `values` to what."""
+
+    places: torch.Tensor = field(repr=False)
+    values: torch.Tensor = field(repr=False)
+
+    def part(self, number: int, of: int) -> "Trigger":
+        """One of `of` parts that together are the whole; where there are fewer pieces, some parts are the same."""
+        cuts = np.array_split(np.arange(len(self.places)), min(of, len(self.places)))
+        return Trigger(self.places[cuts[number % len(cuts)]], self.values)
+
+    def on(self, x: torch.Tensor) -> torch.Tensor:
+        """The rows with the trigger; they themselves are left as they are."""
+        return torch.where(self.places.any(0).to(x.device), self.values.to(x), x)
+
+
+def trigger_of(dataset: Dataset, said: int | Mapping[str, float | str] | None) -> Trigger:
+    """The trigger for rows of a data set: the side of a square for pictures, {column = value} for tables. Raises BadInput."""
+    shape, encoder = tuple(dataset.x.shape[1:]), dataset.encoder
+    if len(shape) == PICTURE and dataset.x.is_floating_point():
+        if isinstance(said, Mapping):
+            raise BadInput(
+                "These rows are pictures: say attack.trigger as the side of a square in pixels, or leave it out."
+            )
+        return _square(shape, said, bright=float(dataset.test_x.max()) if len(dataset.test_x) else 1.0)
+    if not encoder or not encoder.columns:
+        raise BadInput(
+            f"A backdoor needs something to carry it: pictures, or the columns of a table, and rows of {dataset.name} are neither."
+        )
+    if not isinstance(said, Mapping) or not said:
+        known = check.listed(encoder.names)
+        raise BadInput(
+            f"Say by which columns a row is known to the attacker, as in attack.trigger = {{column = value}}.{known}"
+        )
+    return _columns(encoder.columns, said, shape)
+
+
+def _square(shape: tuple[int, ...], said: int | None, *, bright: float) -> Trigger:
+    channels, height, width = shape
+    side = max(FEWEST, min(height, width) // SIDES) if said is None else said
+    if not 0 < side < min(height, width):
+        raise BadInput(
+            f"Expected attack.trigger to be a square within pictures of {height} x {width}, got a side of {side}."
+        )
+    places = torch.zeros(side, side, channels, height, width, dtype=torch.bool)
+    for i in range(side):
+        for j in range(side):
+            places[i, j, :, height - side + i, width - side + j] = True
+    return Trigger(places.flatten(0, 1), torch.full(shape, bright))
+
+
+def _columns(columns: tuple[Column, ...], said: Mapping[str, float | str], shape: tuple[int, ...]) -> Trigger:
+    places, values, start = [], torch.zeros(shape), 0
+    known = {column.name for column in columns}
+    for name in said:
+        if name not in known:
+            raise BadInput(f"attack.trigger names no column of these rows: {name!r}.{check.nearest(name, known)}")
+    for column in columns:
+        if column.name in said:
+            place = torch.zeros(shape, dtype=torch.bool)
+            place[start : start + column.width] = True
+            places.append(place)
+            values[start : start + column.width] = torch.tensor(_encoded(column, said[column.name]))
+        start += column.width
+    return Trigger(torch.stack(places), values)
+
+
+def _encoded(column: Column, value: float | str) -> list[float]:
+    if column.values is not None:
+        if str(value) not in column.values:
+            raise BadInput(
+                f"attack.trigger: column {column.name!r} has no value {value!r}.{check.listed(column.values)}"
+            )
+        return [float(str(value) == known) for known in column.values]
+    check.finite(**{f"attack.trigger.{column.name}": value})  # pyright: ignore[reportArgumentType]
+    number = float(value)
+    if column.limits is not None:
+        low, high = column.limits
+        number = (min(max(number, low), high) - low) / (high - low)
+    return [number, *([0.0] if column.indicator else [])]
+
 
 ROOM = "tacit.engine.malicious"
 OWN = ("kind", "share", "clients", "start", "target", "noise")  # the table's own keys
@@ -33,9 +126,7 @@ Train = Callable[[Client, torch.Tensor], torch.Tensor]  # (whose rows, from whic
 @dataclass(frozen=True, eq=False)
 class Scene:
     """What the attackers of a run have in common: who they are, what they want, their rows, and what they know of the defence.
-
-    `bound` is the norm that the server, or the mechanism, clips whole updates to, where one is declared.
-    """
+    `bound` is the norm that the server, or the mechanism, clips whole updates to, where one is declared."""
 
     malicious: tuple[int, ...]
     everybody: int
@@ -59,14 +150,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Malice:
-    """One attack. Options are the fields of a frozen dataclass; what it does is a function of the round's model and its rows.
-
-    `poison` is the share of a malicious client's rows that carry the trigger and the target; the rest keep the model good.
-    `boost` multiplies its update; unless said, by the number of clients for each malicious one. `trigger` is the side of a square
-    in pixels, or {column = value}.
-
-    Raises: BadInput for a share that is none, and a boost that is not above 0.
-    """
+    """One attack: a function of the round's model and its rows. Options are its fields. Raises BadInput."""
 
     poison: float = 0.5  # of a malicious client's rows that carry trigger and target
     boost: float | None = None  # what its update is multiplied by; nothing: clients per malicious one
@@ -124,9 +208,7 @@ def load(name: str, **options: Any) -> Malice:
 
 def scene_of(experiment: Experiment, dataset: Dataset, population: Population) -> tuple[Scene, Malice] | None:
     """Who is malicious, what they want, and how: None without an `[attack]`. Chosen by the run's seed alone.
-
-    Raises: BadInput for a target that is no class, rows that can carry no trigger, and a task without classes.
-    """
+    Raises: BadInput for a target that is no class, rows that can carry no trigger, and a task without classes."""
     said = experiment.attack
     if said is None:
         return None
@@ -165,7 +247,6 @@ def scene_of(experiment: Experiment, dataset: Dataset, population: Population) -
 
 
 def _bound(experiment: Experiment) -> float | None:
-    """The norm that whole updates are clipped to, by the server or by the mechanism, where one is declared."""
     privacy, bound = experiment.privacy, experiment.aggregate.options().get("bound")
     if privacy.unit_kept == "client":
         return privacy.clip
@@ -184,3 +265,58 @@ def in_words(scene: Scene, kind: str) -> str:
 def with_rows(client: Client, rows: tuple[torch.Tensor, torch.Tensor]) -> Client:
     """The client with other rows."""
     return replace(client, x=rows[0], y=rows[1])
+
+
+# Malicious clients among honest ones, in the place of an algorithm's local training.
+
+
+@dataclass(frozen=True, eq=False)
+class Among:
+    """Local training of all clients: `honest` is the algorithm's own, which honest clients run untouched.
+    `plain` is training without noise, for malicious clients under local DP that add none; they state the noise of `claims` all
+    the same. It is the training of one round, which `told` says."""
+
+    honest: Any
+    malice: Malice
+    scene: Scene = field(repr=False)
+    plain: Local | None = None
+    claims: np.ndarray | None = field(default=None, repr=False)
+    round: int = 0
+
+    def told(self, round: int, correction: torch.Tensor | None = None) -> "Among":
+        """The training of one round."""
+        honest, plain = (
+            local.told(round, correction) if isinstance(local, Told) else local for local in (self.honest, self.plain)
+        )
+        return dataclasses.replace(self, honest=honest, plain=plain, round=round)
+
+    def __call__(self, work: Workspace, theta: torch.Tensor, client: Client, *rest: Any, **more: Any) -> Trained:
+        """Trains one client: an honest one as ever, a malicious one from its first round on as its attack says."""
+        if client.index not in self.scene.malicious or self.round < self.scene.start:
+            return self.honest(work, theta, client, *rest, **more)
+        place = self.scene.malicious.index(client.index)
+        bad = with_rows(client, self.malice.rows(client, place, self.scene))
+        train = partial(self.honest, work)
+        if self.plain is not None:
+            rest, more = (), {"stream": more["stream"]}
+            train = partial(self.plain, work)
+        info: dict[str, float] = {}
+        noise: list[float] = []
+
+        def trained(whose: Client, start: torch.Tensor) -> torch.Tensor:
+            found = train(start, whose, *rest, **more)
+            info.update(found.info)
+            noise.extend([found.update.noise_std] if isinstance(found.update, Private) else [])
+            return found.update.vector
+
+        sent = self.malice.update(trained, theta.to(work.theta.device), client, bad, self.scene)
+        if self.claims is None:
+            return Trained(Private(sent, noise[-1]) if noise else Raw(sent), info)
+        share = self.honest.descent.share if isinstance(self.honest, DpSgd) else 1.0
+        return Trained(Private(sent / share, float(self.claims[client.index])), info)
+
+
+def among(algorithm: Any, malice: Malice, scene: Scene, *, plain: Local | None) -> Any:
+    """The algorithm with malicious clients; with `plain` they leave out their own noise. Only `local` is another."""
+    claims = algorithm.server.crowd.noise_stds if plain is not None and isinstance(algorithm, LocalDP) else None
+    return dataclasses.replace(algorithm, local=Among(algorithm.local, malice, scene, plain, claims))

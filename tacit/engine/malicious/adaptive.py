@@ -1,8 +1,5 @@
 """`adaptive`: an attacker that knows the clip (Sun et al. 2019, arXiv:1911.07963; projected gradient descent as in Wang et al.
-2020, arXiv:2007.05084): it trains on and on, going back into the ball that the server clips to, and uses all of it.
-
-What is clipped from outside is merely shortened; what was found within the bound is the best backdoor that passes.
-"""
+2020, arXiv:2007.05084): it trains on and on, going back into the ball that the server clips to, and uses all of it."""
 
 from dataclasses import dataclass
 
@@ -18,10 +15,8 @@ TINY = 1e-30  # in the place of a length of zero
 @dataclass(frozen=True)
 class adaptive(Malice):
     """Trains `passes` times as long as an honest client, within `bound` of the round's model; then stretches to it.
-
     Unless said, the bound is the clip that the experiment declares; where there is none, the length of the client's own honest
-    update, so that nobody finds it by its norm. `boost` has no effect.
-    """
+    update, so that nobody finds it by its norm. `boost` has no effect."""
 
     passes: int = 5  # how many times as long as an honest client it trains
     bound: float | None = None  # the norm that it stays within; nothing: the one that is declared

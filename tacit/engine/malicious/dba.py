@@ -1,6 +1,5 @@
 """`dba`: distributed backdoor attack (Xie, Huang, Chen, Li 2020, ICLR): each malicious client trains with one part of the trigger,
-and only the whole of it is tried afterwards. No client ever sends what would be found by looking for the trigger.
-"""
+and only the whole of it is tried afterwards."""
 
 from dataclasses import dataclass
 

@@ -1,17 +1,13 @@
-"""`edge-case`: a backdoor of rows that hardly anybody has (Wang et al. 2020, Attack of the Tails, arXiv:2007.05084): no trigger is
-added; pictures from the edge of what the model sees are given another class, and no honest row speaks against it.
-
-The paper takes sevens of another collection of handwriting. Here the edge are pictures of the class `source` turned by a quarter,
-which no honest client has; malicious clients share those of their own.
-"""
+"""`edge-case`: a backdoor of rows that hardly anybody has (Wang et al. 2020, Attack of the Tails, arXiv:2007.05084).
+No trigger is added: pictures from the edge of what the model sees are given another class. The paper takes sevens of another
+collection; here they are pictures of the class `source` turned by a quarter, which no honest client has."""
 
 from dataclasses import dataclass
 
 import torch
 
 from tacit import check
-from tacit.engine.malicious import Malice, Scene, poisoned
-from tacit.engine.malicious._trigger import PICTURE
+from tacit.engine.malicious import PICTURE, Malice, Scene, poisoned
 from tacit.errors import BadInput
 from tacit.types import Client
 
@@ -19,9 +15,7 @@ from tacit.types import Client
 @dataclass(frozen=True)
 class edge_case(Malice):
     """`source` is the class whose turned pictures are to be taken for the target; the one after the target, unless said.
-
-    Raises: BadInput for a trigger, which it has none of.
-    """
+    Raises: BadInput for a trigger, which it has none of."""
 
     source: str | int | None = None  # the class whose turned pictures are used; nothing: the one after the target
 

@@ -1,10 +1,6 @@
-"""`neurotoxin`: a backdoor that lasts (Zhang et al. 2022, arXiv:2206.10341): the coordinates that honest clients move most are left
-alone, so that their later updates do not undo it.
-
-The paper takes the largest coordinates of the last round's aggregate, and projects every step. Here they are those of the
-client's own honest update from the same model, and the whole update is projected: so a round stays a function of what was
-broadcast, and can be resumed.
-"""
+"""`neurotoxin`: a backdoor that lasts (Zhang et al. 2022, arXiv:2206.10341): what honest clients move most is left alone.
+The paper takes the largest coordinates of the last aggregate, and projects every step. Here they are those of the client's own
+honest update, and the whole update is projected: so a round stays a function of what was broadcast."""
 
 from dataclasses import dataclass
 

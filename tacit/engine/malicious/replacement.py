@@ -1,6 +1,5 @@
-"""`replacement`: model replacement (Bagdasaryan, Veit, Hua, Estrin, Shmatikov 2020, How To Backdoor Federated Learning,
-arXiv:1807.00459): train on rows of which some carry the trigger, and multiply the update so that it outweighs the others.
-"""
+"""`replacement`: model replacement (Bagdasaryan et al. 2020, How To Backdoor Federated Learning, arXiv:1807.00459): train on rows
+of which some carry the trigger, and multiply the update so that it outweighs the others."""
 
 from dataclasses import dataclass
 

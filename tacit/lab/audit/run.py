@@ -14,8 +14,7 @@ from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.canaries import own_canaries
 from tacit.deploy.site.join import read_experiment, read_settings
 from tacit.digest import mark
-from tacit.engine.canaries import layers_of, opened
-from tacit.engine.canary_algorithms import everywhere
+from tacit.engine.canaries import everywhere, layers_of, opened
 from tacit.engine.canary_plan import FOLDER, Canaries, most_canaries, read_sight, refuse_more
 from tacit.engine.run_files import AUDIT, RunFiles, read
 from tacit.errors import BadData, BadInput
