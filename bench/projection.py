@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse.linalg
 import torch
 
-from tacit.algorithms.rules import Crowd, combined
+from tacit.algorithms.rules import PopulationStatistics, combined
 from tacit.algorithms.rules.pfa import pfa
 from tacit.types import Message
 
@@ -44,12 +44,12 @@ def measure(*, private: int, size: int, rank: int) -> dict[str, float]:
     rule = pfa(rank=rank, blocks="model", split="top")
     warm = [torch.randn(1 << 17) for _ in range(PUBLIC)]
     few = np.array([10.0] * PUBLIC + [0.1] * 2)
-    combined(rule, rule.init(((0, 1 << 17),), Crowd(few, 1 / few)), messages(warm, 2, 1 << 17))
+    combined(rule, rule.init(((0, 1 << 17),), PopulationStatistics(few, 1 / few)), messages(warm, 2, 1 << 17))
     before = resident("VmRSS")
     generator = torch.Generator().manual_seed(0)
     public = [torch.randn(size, generator=generator) for _ in range(PUBLIC)]
     epsilons = np.array([10.0] * PUBLIC + [0.1] * private)
-    memory = rule.init(((0, size),), Crowd(epsilons, 1 / epsilons))
+    memory = rule.init(((0, size),), PopulationStatistics(epsilons, 1 / epsilons))
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     start = time.perf_counter()
     combined(rule, memory, messages(public, private, size))

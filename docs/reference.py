@@ -18,7 +18,16 @@ HEAD = """# Python reference
 examples, [how to extend](how-to-extend.md) the others. What is not here may change from one version to the next.
 """
 EXTENDED = {  # a part that somebody else writes is built on these
-    "tacit.algorithms.rules": ("Rule", "Sum", "Applied", "Crowd", "Memory", "Layout", "combined", "weighted_sum"),
+    "tacit.algorithms.rules": (
+        "Rule",
+        "Sum",
+        "Applied",
+        "PopulationStatistics",
+        "Memory",
+        "Layout",
+        "combined",
+        "weighted_sum",
+    ),
     "tacit.types": ("Message", "Client", "Bounded", "Private", "State"),
     "tacit.data.dataset": ("Dataset",),
     "tacit.data.encoder": ("Encoder",),

@@ -82,7 +82,7 @@ class noting(mean):
 class mistaken(mean):
     """Has a mistake that shows in its second round, where it has counted the first."""
 
-    def init(self, layout, crowd):
+    def init(self, layout, statistics):
         return {"rounds": torch.zeros(1)}
 
     def apply(self, memory, gathered):

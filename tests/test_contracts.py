@@ -35,13 +35,13 @@ def noise_std(epsilon):
     return 0.05 / epsilon
 
 
-def crowd(epsilons):
-    return rules.Crowd(np.asarray(epsilons), noise_std(np.asarray(epsilons)))
+def statistics(epsilons):
+    return rules.PopulationStatistics(np.asarray(epsilons), noise_std(np.asarray(epsilons)))
 
 
 def sent(rule, updates, epsilons=EPSILONS, memory=None, examples=None):
     """Messages as clients send them, and the rule's memory: told first, then sent."""
-    memory = rule.init(LAYOUT, crowd(epsilons)) if memory is None else memory
+    memory = rule.init(LAYOUT, statistics(epsilons)) if memory is None else memory
     told = rule.tell(memory, np.asarray(epsilons))
     messages = []
     for i, (update, epsilon) in enumerate(zip(updates, epsilons, strict=True)):
@@ -132,7 +132,7 @@ def summed(rule, messages):
     for name, members in groups.items():
         pairs = [(rule.weight(m.facts), m.tensors["update"]) for m in members]
         total, weight = rules.weighted_sum(pairs)
-        merged.append(rules.stand_in(name, total / weight, [m.facts for m in members]))
+        merged.append(rules.group_message(name, total / weight, [m.facts for m in members]))
     return merged
 
 
@@ -178,7 +178,7 @@ def kept(rule):
 def test_a_rule_keeps_no_more_updates_than_it_says(rule):
     """Those that see sums hold one at a time, pfa and its kin also those of the public clients."""
     epsilons, alive, most = np.array([0.1] * (COUNT - PUBLIC) + [10.0] * PUBLIC), set(), []
-    memory = rule.init(LAYOUT, crowd(epsilons))
+    memory = rule.init(LAYOUT, statistics(epsilons))
     told = rule.tell(memory, epsilons)
 
     def arriving():
@@ -223,7 +223,7 @@ def test_the_rules_of_the_how_to_run_as_they_are_written():
 
 def test_a_round_without_messages_is_refused(rule):
     with pytest.raises(BadInput):
-        combined(rule, rule.init(LAYOUT, crowd(EPSILONS)), [])
+        combined(rule, rule.init(LAYOUT, statistics(EPSILONS)), [])
 
 
 def test_mean_weighs_by_examples():

@@ -7,7 +7,7 @@ from trained import same_model
 
 import tacit
 from tacit.algorithms import Server, finished
-from tacit.algorithms.rules import Crowd
+from tacit.algorithms.rules import PopulationStatistics
 from tacit.algorithms.rules.mean import mean
 from tacit.training.optimizer import Adam, Momentum, Sgd
 from tacit.types import Message
@@ -52,7 +52,7 @@ def test_momentum_zero_is_sgd():
 class counting(mean):
     """A rule that remembers under the names that the optimisers use."""
 
-    def init(self, layout, crowd):
+    def init(self, layout, statistics):
         return {"v": torch.zeros(()), "optimizer.v": torch.zeros(())}
 
     def apply(self, memory, gathered):
@@ -61,7 +61,7 @@ class counting(mean):
 
 
 def test_what_is_remembered_is_kept_apart_from_what_a_rule_remembers():
-    server = Server(counting(), ((0, 3),), Crowd(np.ones(1), np.ones(1)), Momentum(0.5, momentum=0.8))
+    server = Server(counting(), ((0, 3),), PopulationStatistics(np.ones(1), np.ones(1)), Momentum(0.5, momentum=0.8))
     state, found = server.init(X), list(steps(Momentum(0.5, momentum=0.8)))
     for update, params in zip(UPDATES, found, strict=True):
         state, _ = finished(server.collect(state), [Message("a", {"update": update}, {"examples": 3})], None)

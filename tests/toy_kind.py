@@ -41,7 +41,7 @@ class ToyPlan(Plan):
 
     def algorithm(self, wiring):
         noise = np.full(self.clients, self.mechanism.noise_std)
-        server = wiring.server(wiring.rule("mean"), rules.Crowd(wiring.population.epsilons, noise))
+        server = wiring.server(wiring.rule("mean"), rules.PopulationStatistics(wiring.population.epsilons, noise))
         return LocalDP(lambda client: self.mechanism, server, partial(noised_update, sgd=wiring.training))
 
     def words(self, experiment):

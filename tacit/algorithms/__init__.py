@@ -14,7 +14,7 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms.mean_regularised import MeanRegularised
-from tacit.algorithms.rules import Crowd, Layout, Rule
+from tacit.algorithms.rules import Layout, PopulationStatistics, Rule
 from tacit.algorithms.scaffold import Scaffold, correction_of
 from tacit.plugin import failing
 from tacit.random import Derive
@@ -33,7 +33,7 @@ class Collecting(Protocol):
     """A round on the server, between the first message and the last."""
 
     def add(self, message: Message) -> None:
-        """Takes one message, which comes once. A forgiving algorithm's raises for nothing that a client may have sent."""
+        """Takes one message, which comes once. Where invalid ones are tolerated, it raises for nothing that a client sent."""
         ...
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
@@ -50,12 +50,12 @@ class Algorithm(Protocol):
     Guarantee, of every implementation: what the adversary that its file names sees of released messages and of the states
     that follow from them is private at the price of `cost`. The same arguments and streams give the same bits.
 
-    A `forgiving` one refuses broken messages by name as they are added; for others the run stops. Where clients' messages are
-    `numbered`, made for one round and of no use in another, the same model in another round is another state.
+    One that `tolerates_invalid` messages refuses them by name as they are added; others stop the run. Where what a client sends
+    `depends_on_round`, and is of no use in another, the same model in another round is another state.
     """
 
-    forgiving: ClassVar[bool]
-    numbered: ClassVar[bool]
+    tolerates_invalid: ClassVar[bool]
+    depends_on_round: ClassVar[bool]
 
     def init(self, params: torch.Tensor) -> State:
         """The server's state before the first round. It draws nothing: the initial weights are given."""
@@ -92,19 +92,19 @@ class Server:
 
     rule: Rule
     layout: Layout
-    crowd: Crowd
+    statistics: PopulationStatistics
     optimizer: ServerOptimizer = field(default_factory=Sgd)
     schedule: Schedule = CONSTANT
     control: Control | None = None
 
     def init(self, params: torch.Tensor) -> State:
         with failing(self.rule, "The rule {name} failed before the first round", then=MEND):
-            memory = self.rule.init(self.layout, self.crowd)
+            memory = self.rule.init(self.layout, self.statistics)
         control = self.control.init(params) if self.control else {}
         return State(params, memory, self.optimizer.init(params), control=control)
 
     def broadcast(self, state: State, cohort: Sequence[Client]) -> Message:
-        epsilons = np.minimum([client.budget.epsilon for client in cohort], self.crowd.most_epsilon)
+        epsilons = np.minimum([client.budget.epsilon for client in cohort], self.statistics.most_epsilon)
         with failing(self.rule, "The rule {name} failed at what it tells the clients of a round", then=PAID):
             added = self.rule.tell(state.memory, epsilons)
         message = Message("server", {"params": state.params, **added.tensors}, added.facts)
@@ -166,10 +166,10 @@ class Served:
 
 
 @runtime_checkable
-class Told(Protocol):
+class ForRound(Protocol):
     """Local training that goes by the round: its learning rate, and SCAFFOLD's correction."""
 
-    def told(self, round: int, correction: torch.Tensor | None = None) -> Any:
+    def for_round(self, round: int, correction: torch.Tensor | None = None) -> Any:
         """The training of one round."""
         ...
 
@@ -179,12 +179,12 @@ def in_round(received: Message, round: int) -> Message:
     return replace(received, facts=received.facts | {ROUND: round})
 
 
-def told(local: Any, received: Message, client: Client, control: Control | None = None) -> Any:
+def local_for_round(local: Any, received: Message, client: Client, control: Control | None = None) -> Any:
     """Local training as it is in the round of a message (`in_round`); somebody else's is left as it is."""
-    if not isinstance(local, Told):
+    if not isinstance(local, ForRound):
         return local
     round: Any = received.facts.get(ROUND)  # a constant rate needs none
-    return local.told(round, control.correction(correction_of(received, client)) if control else None)
+    return local.for_round(round, control.correction(correction_of(received, client)) if control else None)
 
 
 def start_of(received: Message, client: Client, control: Control | None = None) -> torch.Tensor:

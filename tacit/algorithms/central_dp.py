@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import printable, told
+from tacit.algorithms import local_for_round, printable
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, AdaptiveClip, CohortMechanism, ExactSum, TurnMechanism
@@ -39,8 +39,8 @@ class CentralDP:
     drawn or not; with `groups` to those whose turn it is.
     """
 
-    forgiving: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
-    numbered: ClassVar[bool] = False
+    tolerates_invalid: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
+    depends_on_round: ClassVar[bool] = False
 
     mechanism: CohortMechanism
     weights: Mapping[str, float]
@@ -62,7 +62,7 @@ class CentralDP:
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         """What the client trained, or zeros where that failed: silence, or a stopped run, would tell everybody."""
-        local = told(self.local, received, client)
+        local = local_for_round(self.local, received, client)
         trained = attempt(local, work, received.tensors["params"], client, derive("train"))
         clipped = float(trained.update.vector.norm()) > float(received.tensors["clip"])
         return Trained(trained.update, trained.info | {"clipped": float(clipped)})

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Server, finished, printable, told
-from tacit.algorithms.rules import stand_in
+from tacit.algorithms import Server, finished, local_for_round, printable
+from tacit.algorithms.rules import group_message
 from tacit.crypto.grid import Grid, Quantised
 from tacit.crypto.seal import Collected, Seal
 from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
@@ -51,7 +51,7 @@ class Group:
         weight = sum(self.weights[name] for name in clients)
         update = grid.dequantise(total, round=round) / weight  # divide by K, after opening
         members = [self.facts[name] | {"group": self.name} for name in clients]
-        return stand_in(self.name, torch.from_numpy(update).float(), members)
+        return group_message(self.name, torch.from_numpy(update).float(), members)
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Encrypted:
     that are opened, less the colluders); the price is for that.
     """
 
-    forgiving: ClassVar[bool] = True
-    numbered: ClassVar[bool] = True  # a report is rotated and sealed for its round
+    tolerates_invalid: ClassVar[bool] = True
+    depends_on_round: ClassVar[bool] = True  # a report is rotated and sealed for its round
 
     groups: Mapping[str, Group] = field(repr=False)
     grid: Grid
@@ -98,7 +98,7 @@ class Encrypted:
             "round": received.facts["turn"],
             "weight": self.groups[client.id].weights[client.id],
         }
-        local = told(self.local, received, client)
+        local = local_for_round(self.local, received, client)
         try:
             trained = local(work, received.tensors["params"], client, derive("train"))  # Δ = w^k - w_t
             quantised = self.grid.quantise(trained.update.vector.cpu().numpy(), **rounding)  # Δ / max(1, ζ/S)

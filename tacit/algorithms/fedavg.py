@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from tacit.algorithms import Served, Server, start_of, told
+from tacit.algorithms import Served, Server, local_for_round, start_of
 from tacit.random import Derive
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.sgd import Local
@@ -21,8 +21,8 @@ class FedAvg(Served):
     A client whose training fails ends the run by name.
     """
 
-    forgiving: ClassVar[bool] = False
-    numbered: ClassVar[bool] = False
+    tolerates_invalid: ClassVar[bool] = False
+    depends_on_round: ClassVar[bool] = False
 
     server: Server
     local: Local
@@ -31,7 +31,7 @@ class FedAvg(Served):
         return None
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        local = told(self.local, received, client, self.server.control)
+        local = local_for_round(self.local, received, client, self.server.control)
         theta = start_of(received, client, self.server.control)
         return local(work, theta, client, derive("train"))  # ClientUpdate(k, w)
 
@@ -46,4 +46,4 @@ class FedAvg(Served):
         return list(zip(messages, told, strict=True))
 
     def _facts(self, client: Client) -> dict[str, Any]:
-        return {"examples": self.server.crowd.facts(client.size, math.inf)["examples"]}
+        return {"examples": self.server.statistics.facts(client.size, math.inf)["examples"]}

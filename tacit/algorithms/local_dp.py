@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Served, Server, start_of, told
+from tacit.algorithms import Served, Server, local_for_round, start_of
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Derive
 from tacit.training.clipping import Trained, Workspace
@@ -28,8 +28,8 @@ class LocalDP(Served):
     follows, at the client and at the server, is post-processing.
     """
 
-    forgiving: ClassVar[bool] = False
-    numbered: ClassVar[bool] = False
+    tolerates_invalid: ClassVar[bool] = False
+    depends_on_round: ClassVar[bool] = False
 
     mechanism: Callable[[Client], TrainingMechanism]
     server: Server
@@ -40,14 +40,16 @@ class LocalDP(Served):
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:  # lines 6, 8-15
         theta, mechanism = start_of(received, client, self.server.control), self.mechanism(client)
-        local = told(self.local, received, client, self.server.control)
+        local = local_for_round(self.local, received, client, self.server.control)
         return local(work, theta, client, mechanism, stream=derive("train"))
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """What the rule sends of a noised update, and the facts it weighs by. Raises: TypeError for an update without noise."""
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
-        facts = self.server.crowd.facts(client.size, client.budget.epsilon) | {"noise_std": trained.update.noise_std}
+        facts = self.server.statistics.facts(client.size, client.budget.epsilon) | {
+            "noise_std": trained.update.noise_std
+        }
         update = trained.update.vector.to(received.tensors["params"].device)
         tensors, more = self.server.rule.send(update, facts, received)  # post-processing
         return Message(client.id, tensors, facts | more)

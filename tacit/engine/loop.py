@@ -39,11 +39,11 @@ def released(round: int) -> str:
 def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
     """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from.
     Raises: LedgerError where the round was released before, and not in a way that can be repeated bit for bit."""
-    numbered = parts.algorithm.numbered or parts.experiment.train.schedule is not None
+    by_round = parts.algorithm.depends_on_round or parts.experiment.train.schedule is not None
     if parts.nonce and not parts.is_deployed:  # no other start has these keys, and in this one a round happens once
         begins = mark("round", str(round))
     else:
-        begins = state_mark(state, turn=round if numbered else None)
+        begins = state_mark(state, turn=round if by_round else None)
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
         known_released = ledger.ahead or ledger.released(released(round))
@@ -116,7 +116,7 @@ def _rounds(
             collecting = algorithm.collect(state, round=r)
         for sent, info in watch.each("train", pending):
             with watch("server"):
-                received = _received(sent, info, traffic, r, tolerates_invalid=algorithm.forgiving)
+                received = _received(sent, info, traffic, r, tolerates_invalid=algorithm.tolerates_invalid)
                 collecting.add(received.to(state.params.device))
         with watch("server"):
             state, info = collecting.finish(partial(derive, "server", r))

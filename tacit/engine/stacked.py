@@ -218,7 +218,7 @@ class Stacked(OverTensors):
         if not isinstance(local, LocalSgd):
             raise TypeError("only plain SGD is trained here")
         corrections = self._corrections(received, clients)
-        local = local.told(round, None)
+        local = local.for_round(round, None)
         idle = (
             -len(clients) % self.width if theta.is_cuda else 0
         )  # cohorts of other sizes are filled up with nobody's rows
@@ -281,7 +281,7 @@ class Stacked(OverTensors):
         algorithm, local = self.algorithm, self.local
         if not isinstance(algorithm, LocalDP) or not isinstance(local, DpSgd):
             raise TypeError("only clients that run DP-SGD are trained here")
-        local, corrections = local.told(round, None), self._corrections(received, clients)
+        local, corrections = local.for_round(round, None), self._corrections(received, clients)
         mechanisms, clip = [algorithm.mechanism(client) for client in clients], float(self.work.clip or 0)
         groups = []
         for count in sorted({mechanism.steps for mechanism in mechanisms}):

@@ -129,31 +129,33 @@ class Wiring:
         """
         return rules.of(self.experiment.aggregate, name)
 
-    def crowd(self, noise_stds: np.ndarray, rounds: float = 1.0) -> rules.Crowd:
+    def statistics(self, noise_stds: np.ndarray, rounds: float = 1.0) -> rules.PopulationStatistics:
         """What is public of the clients, each counting for at most its share of what all declare (`aggregate.most_share`)."""
         population, most = self.population, self.experiment.aggregate.most_share
         epsilon, examples = ceiling(population.epsilons, most), ceiling(population.sizes, most)
         whole = examples if examples == np.inf else max(1, int(examples))
-        return rules.Crowd(np.minimum(population.epsilons, epsilon), noise_stds, rounds, epsilon, whole)
+        return rules.PopulationStatistics(np.minimum(population.epsilons, epsilon), noise_stds, rounds, epsilon, whole)
 
-    def facts(self, crowd: rules.Crowd) -> Iterator[dict[str, Any]]:
+    def facts(self, statistics: rules.PopulationStatistics) -> Iterator[dict[str, Any]]:
         """What each client is weighed by, in their order."""
-        known = zip(self.population.sizes, self.population.epsilons, crowd.noise_stds, strict=True)
+        known = zip(self.population.sizes, self.population.epsilons, statistics.noise_stds, strict=True)
         for size, epsilon, noise in known:
-            yield crowd.facts(int(size), float(epsilon)) | {"noise_std": float(noise)}
+            yield statistics.facts(int(size), float(epsilon)) | {"noise_std": float(noise)}
 
     def server(
         self,
         rule: rules.Rule,
-        crowd: rules.Crowd,
+        statistics: rules.PopulationStatistics,
         *,
         schedule: Schedule | None = None,
         control: Control | None = None,
     ) -> Server:
         """The server's part, for a rule and what is public of the clients."""
-        return Server(rule, self.layout, crowd, self.optimizer, schedule or CONSTANT, control)
+        return Server(rule, self.layout, statistics, self.optimizer, schedule or CONSTANT, control)
 
-    def control(self, rule: rules.Rule, crowd: rules.Crowd, steps: np.ndarray | None = None) -> Control | None:
+    def control(
+        self, rule: rules.Rule, statistics: rules.PopulationStatistics, steps: np.ndarray | None = None
+    ) -> Control | None:
         """SCAFFOLD or own models during training, where one is asked for. Raises BadInput.
 
         `steps` are the clients' own, unless they run plain SGD.
@@ -182,9 +184,9 @@ class Wiring:
 
         @lru_cache(maxsize=1)
         def reach(round: int) -> np.ndarray:
-            return self.descent.told(round).reach(steps, learning_rate=train.learning_rate)
+            return self.descent.for_round(round).reach(steps, learning_rate=train.learning_rate)
 
-        weights = np.array([_weight(rule, facts) for facts in self.facts(crowd)])
+        weights = np.array([_weight(rule, facts) for facts in self.facts(statistics)])
         return Scaffold(places, weights / weights.sum(), reach)
 
     @cached_property

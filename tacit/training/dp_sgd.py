@@ -74,9 +74,9 @@ class DpSgd:
     views: Shifts | None = None
     descent: Descent = PLAIN
 
-    def told(self, round: int, correction: torch.Tensor | None = None) -> "DpSgd":
+    def for_round(self, round: int, correction: torch.Tensor | None = None) -> "DpSgd":
         """The training of one round."""
-        return replace(self, descent=self.descent.told(round, correction))
+        return replace(self, descent=self.descent.for_round(round, correction))
 
     def __call__(
         self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: TrainingMechanism, *, stream: Stream
@@ -115,9 +115,9 @@ class NoisedUpdate:
 
     sgd: Local
 
-    def told(self, round: int, correction: torch.Tensor | None = None) -> "NoisedUpdate":
+    def for_round(self, round: int, correction: torch.Tensor | None = None) -> "NoisedUpdate":
         """The training of one round; somebody else's knows of no rounds."""
-        return NoisedUpdate(self.sgd.told(round, correction)) if isinstance(self.sgd, LocalSgd) else self
+        return NoisedUpdate(self.sgd.for_round(round, correction)) if isinstance(self.sgd, LocalSgd) else self
 
     def __call__(
         self, work: Workspace, theta: torch.Tensor, client: Client, mechanism: TrainingMechanism, *, stream: Stream

@@ -79,7 +79,7 @@ CONSTANT = Constant()
 
 @dataclass(frozen=True)
 class Descent:
-    """Momentum beta, weight decay lambda and proximal mu; the learning rate over rounds. `told` makes it that of one round.
+    """Momentum beta, weight decay lambda and proximal mu; the learning rate over rounds. `for_round` makes it that of one round.
 
     Of a round: `share`, its learning rate over the first one's, and `correction`, SCAFFOLD's c - c_i.
     """
@@ -96,7 +96,7 @@ class Descent:
         """Whether a step moves by its own gradient and nothing else."""
         return not (self.momentum or self.weight_decay or self.proximal)
 
-    def told(self, round: int, correction: torch.Tensor | None = None) -> "Descent":
+    def for_round(self, round: int, correction: torch.Tensor | None = None) -> "Descent":
         """The descent of one round."""
         return replace(self, share=self.schedule(round), correction=correction)
 

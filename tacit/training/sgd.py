@@ -26,8 +26,8 @@ class LocalSgd:
     learning_rate: float
     descent: Descent = PLAIN
 
-    def told(self, round: int, correction: torch.Tensor | None = None) -> "LocalSgd":
-        return replace(self, descent=self.descent.told(round, correction))
+    def for_round(self, round: int, correction: torch.Tensor | None = None) -> "LocalSgd":
+        return replace(self, descent=self.descent.for_round(round, correction))
 
     def __call__(self, work: Workspace, theta_0: torch.Tensor, client: Client, stream: Stream) -> Trained:
         settings: dict[str, Any] = {"steps": self.steps(client), "batch_size": self.batch_size(client)}

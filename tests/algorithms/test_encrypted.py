@@ -11,7 +11,7 @@ from statistical import has_std
 
 from tacit.algorithms import Server, finished
 from tacit.algorithms.encrypted import Encrypted, Group
-from tacit.algorithms.rules import Crowd, load
+from tacit.algorithms.rules import PopulationStatistics, load
 from tacit.crypto.grid import Grid, Lanes
 from tacit.crypto.holder import Alone, Opener
 from tacit.crypto.randomisers import Randomisers
@@ -48,8 +48,8 @@ def algorithm(*, seal="plain", z=1.0, rotation="none", weights=None, update=None
     facts = {name: {"examples": 10, "epsilon": 8.0, "noise_std": 1.0} for name in NAMES}
     group = Group("public", noise, made, facts, weights or dict.fromkeys(NAMES, 1.0))
     local = (lambda work, theta, client, stream: Trained(Raw(update(client)))) if update else None
-    crowd = Crowd(np.full(COUNT, 8.0), np.full(COUNT, 1.0))
-    return Encrypted(dict.fromkeys(NAMES, group), grid, Server(load("mean"), ((0, SIZE),), crowd), local)
+    statistics = PopulationStatistics(np.full(COUNT, 8.0), np.full(COUNT, 1.0))
+    return Encrypted(dict.fromkeys(NAMES, group), grid, Server(load("mean"), ((0, SIZE),), statistics), local)
 
 
 def client(name):

@@ -175,8 +175,8 @@ def uncut(chosen):
 
 def test_a_client_that_declares_a_thousand_times_the_others_rows_counts_for_its_share_alone():
     sizes = [50] * 39 + [50_000]
-    crowd = wiring_of(sizes).crowd(np.zeros(40))
-    counts = [crowd.facts(size, 1.0)["examples"] for size in sizes]
+    statistics = wiring_of(sizes).statistics(np.zeros(40))
+    counts = [statistics.facts(size, 1.0)["examples"] for size in sizes]
     assert counts[:39] == sizes[:39]
     assert counts[39] / sum(counts) == pytest.approx(0.25, abs=0.01)
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from test_contracts import EPSILONS, LAYOUT, crowd, draws, sent
+from test_contracts import EPSILONS, LAYOUT, draws, sent, statistics
 
 import tacit
 from tacit.algorithms import rules
@@ -57,7 +57,7 @@ def test_one_public_client_is_not_centred():
 
 def test_a_round_without_a_public_client_leaves_the_model_as_it_is():
     rule = rules.load("pfa")
-    memory = rule.init(LAYOUT, crowd(np.array([0.1, 0.2, 10.0])))
+    memory = rule.init(LAYOUT, statistics(np.array([0.1, 0.2, 10.0])))
     updates = draws(2)
     applied = combined(rule, *sent(rule, updates, [0.1, 0.2], memory=memory))
     assert not applied.update.any()
@@ -66,7 +66,7 @@ def test_a_round_without_a_public_client_leaves_the_model_as_it_is():
 
 def test_a_round_without_a_private_client_averages_by_epsilon():
     rule = rules.load("pfa")
-    memory = rule.init(LAYOUT, crowd(np.array([0.1, 10.0, 10.0])))
+    memory = rule.init(LAYOUT, statistics(np.array([0.1, 10.0, 10.0])))
     updates = draws(2)
     applied = combined(rule, *sent(rule, updates, [10.0, 10.0], memory=memory))
     assert torch.allclose(applied.update, (updates[0] + updates[1]) / 2, atol=1e-6)
@@ -99,7 +99,7 @@ def test_pfa_plus_starts_as_pfa_and_then_sends_coordinates_in_the_old_basis(read
 
 def test_pfa_plus_keeps_its_basis_through_a_round_without_public_clients():
     rule = rules.load("pfa-plus")
-    memory = rule.init(LAYOUT, crowd(EPSILONS))
+    memory = rule.init(LAYOUT, statistics(EPSILONS))
     warm = combined(rule, *sent(rule, draws(), memory=memory)).memory
     applied = combined(rule, *sent(rule, draws(2, seed=3), [0.1, 0.2], memory=warm))
     assert torch.equal(applied.memory["basis"], warm["basis"])
@@ -108,7 +108,7 @@ def test_pfa_plus_keeps_its_basis_through_a_round_without_public_clients():
 
 def test_pfa_plus_warms_up_without_a_public_client():
     rule = rules.load("pfa-plus")
-    memory = rule.init(LAYOUT, crowd(EPSILONS))
+    memory = rule.init(LAYOUT, statistics(EPSILONS))
     applied = combined(rule, *sent(rule, draws(2), [0.1, 0.2], memory=memory))
     assert "basis" not in applied.memory
     assert torch.isfinite(applied.update).all()
@@ -128,7 +128,7 @@ def test_private_clients_save_about_99_percent_of_the_uplink_and_the_downlink_gr
     )
     rule = rules.load("pfa-plus", split="kmeans")
     generator = torch.Generator().manual_seed(0)
-    memory = rule.init(layout, crowd(epsilons))
+    memory = rule.init(layout, statistics(epsilons))
     sizes = []
     for _ in range(2):
         updates = [torch.randn(d, generator=generator) for _ in epsilons]

@@ -8,7 +8,7 @@ import torch
 from rules.exact import Exact
 from statistical import has_std
 
-from tacit.algorithms.rules import Crowd
+from tacit.algorithms.rules import PopulationStatistics
 from tacit.algorithms.rules.inverse_variance import information, variances_of
 from tacit.algorithms.rules.random_effects import CLIENTS, SUMS, Residuals, random_effects, sketched
 from tacit.types import Message
@@ -35,7 +35,7 @@ def rounds(*, tau, clients=40, cohort=20, count=5, size=D, seed=0):
 
 
 def run(rule, messages, stds):
-    memory, found = rule.init([(0, D)], Crowd(np.ones(len(stds)), stds)), []
+    memory, found = rule.init([(0, D)], PopulationStatistics(np.ones(len(stds)), stds)), []
     for cohort in messages:
         applied = rule.apply(memory, cohort)
         memory = applied.memory
@@ -76,7 +76,7 @@ def test_tau_and_update_are_those_of_the_slow_twin_but_for_the_caution_of_a_coar
 def test_vectors_no_longer_than_a_sketch_give_the_slow_twins_very_numbers():
     stds = np.geomspace(0.05, 2.0, 40)
     exact = Exact(torch.as_tensor(stds) ** 2)
-    memory = (rule := random_effects()).init([(0, 500)], Crowd(np.ones(40), stds, rounds=200.0))
+    memory = (rule := random_effects()).init([(0, 500)], PopulationStatistics(np.ones(40), stds, rounds=200.0))
     for cohort in rounds(tau=0.1, size=500):
         applied = rule.apply(memory, cohort)
         memory = applied.memory
@@ -86,7 +86,7 @@ def test_vectors_no_longer_than_a_sketch_give_the_slow_twins_very_numbers():
 def test_memory_stops_growing_and_whoever_took_part_longest_ago_makes_room():
     stds, size = np.full(1000, 0.5), 3000
     memory, rule = {}, random_effects()
-    memory = rule.init([(0, size)], Crowd(np.ones(1000), stds))
+    memory = rule.init([(0, size)], PopulationStatistics(np.ones(1000), stds))
     sizes = []
     for turn in range(8):
         cohort = [
@@ -106,7 +106,7 @@ def test_memory_stops_growing_and_whoever_took_part_longest_ago_makes_room():
 def test_who_comes_again_is_counted_again_and_not_twice():
     stds = np.full(300, 0.5)
     rule = random_effects()
-    memory = rule.init([(0, 10)], Crowd(np.ones(300), stds))
+    memory = rule.init([(0, 10)], PopulationStatistics(np.ones(300), stds))
     first = [Message(f"client {k}", {"update": torch.randn(10)}, {"noise_std": 0.5}) for k in range(260)]
     for cohort in (first, first[:3], first[255:]):
         memory = rule.apply(memory, cohort).memory
@@ -118,7 +118,7 @@ def test_who_comes_again_is_counted_again_and_not_twice():
 
 def test_the_noise_of_a_million_clients_is_a_few_numbers_that_say_what_a_cohort_weighs():
     stds = np.exp(np.random.default_rng(0).normal(size=1_000_000))
-    memory = variances_of(Crowd(np.ones(len(stds)), stds))
+    memory = variances_of(PopulationStatistics(np.ones(len(stds)), stds))
     assert sum(tensor.numel() for tensor in memory.values()) < 10_000
     for tau2 in (0.0, 0.5):
         average = (1 / (stds**2 / 3 + tau2)).mean()

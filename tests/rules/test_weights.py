@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from test_contracts import EPSILONS, LAYOUT, crowd, draws, noise_std, sent
+from test_contracts import EPSILONS, LAYOUT, draws, noise_std, sent, statistics
 
 import tacit
 from tacit.algorithms import rules
@@ -31,7 +31,7 @@ def test_public_only_ignores_private_clients_and_stands_still_without_public_one
     updates = draws()
     applied = combined(rule, *sent(rule, updates))
     assert np.allclose(applied.update.numpy(), (9 * rows(updates)[3] + 10 * rows(updates)[4]) / 19, atol=1e-5)
-    memory = rule.init(LAYOUT, crowd(EPSILONS))
+    memory = rule.init(LAYOUT, statistics(EPSILONS))
     assert not combined(rule, *sent(rule, draws(2), [0.1, 0.2], memory=memory)).update.any()
 
 
@@ -95,7 +95,7 @@ def test_a_client_without_noise_cannot_be_weighed_by_it():
     with pytest.raises(BadInput, match="Client a states no noise"):
         combined(
             rule,
-            rule.init(LAYOUT, crowd(EPSILONS)),
+            rule.init(LAYOUT, statistics(EPSILONS)),
             [Message("a", {"update": torch.ones(3)}, {"noise_std": 0.0, "epsilon": 1.0})],
         )
 
@@ -132,7 +132,7 @@ def test_the_robust_split_adds_up_and_keeps_a_common_direction():
 @pytest.mark.parametrize("name", ["inverse-variance", "random-effects"])
 def test_a_cohort_that_knows_little_takes_a_small_step(name):
     rule, updates = rules.load(name), [torch.ones(50) for _ in range(2)]
-    memory = rule.init(LAYOUT, crowd(EPSILONS))
+    memory = rule.init(LAYOUT, statistics(EPSILONS))
     tight = combined(rule, *sent(rule, updates, [0.1, 0.2], memory=memory))
     loose = combined(rule, *sent(rule, updates, [9.0, 10.0], memory=memory))
     assert torch.allclose(loose.update, torch.ones(50), atol=1e-5)
@@ -184,7 +184,7 @@ def test_the_horizon_is_how_often_a_client_is_expected_to_take_part(train, horiz
 
 def test_a_horizon_that_is_given_is_taken():
     rule = rules.load("random-effects", horizon=7.0)
-    assert float(rule.init(LAYOUT, crowd(EPSILONS))["horizon"]) == 7.0
+    assert float(rule.init(LAYOUT, statistics(EPSILONS))["horizon"]) == 7.0
 
 
 def test_a_client_without_examples_gets_no_negative_weight_by_rounding():

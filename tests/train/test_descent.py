@@ -194,7 +194,7 @@ def test_a_schedule_counts_rounds_as_torch_counts_epochs(ours, theirs, options):
 
 def test_a_scheduled_round_trains_at_its_own_rate():
     work, theta, client = make(clip=1e6)
-    how = Descent(schedule=Step(every=1, factor=0.5)).told(2)
+    how = Descent(schedule=Step(every=1, factor=0.5)).for_round(2)
     mechanism = SampledGaussian(1e-12, 1e6, 1.0, 3)
     slower = dp_sgd(work, theta, client, mechanism, learning_rate=RATE / 4, stream=seeded(0)("a")).update
     scheduled = dp_sgd(work, theta, client, mechanism, learning_rate=RATE, stream=seeded(0)("a"), descent=how).update

@@ -26,7 +26,7 @@ Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the fl
 
 
 @dataclass(frozen=True, eq=False)
-class Crowd:
+class PopulationStatistics:
     """What the server knows of all clients beforehand: budgets, and the noise per coordinate that follows from them.
 
     Public by assumption: sizes, budgets and settings are declared, and nothing here depends on rows. One client's epsilon counts up
@@ -106,14 +106,14 @@ class Rule(ABC):
     messages.
 
     Assumes: what is added is private already, or nothing is promised. A rule is post-processing, so it costs no privacy; for
-    that it must look at nothing but messages, memory and the crowd.
+    that it must look at nothing but messages, memory and the statistics.
     """
 
     sees: ClassVar[Literal["sums", "rows"]] = "rows"  # "sums" if (group) sums are all it needs
     needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
     whole: ClassVar[bool] = True  # whether `send` always sends the whole update, as SCAFFOLD needs it
 
-    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+    def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
         """What the rule remembers before the first round: named tensors, which a checkpoint holds."""
         return {}
 
@@ -142,7 +142,7 @@ class Rule(ABC):
         return Sum(type(self).__name__) if self.sees == "sums" else []
 
     def add(self, gathered: Any, message: Message, /) -> None:
-        """Takes one message, which comes once; it may stand for several clients (`stand_in`). Raises: BadInput."""
+        """Takes one message, which comes once; it may stand for several clients (`group_message`). Raises: BadInput."""
         if self.sees == "sums":
             gathered.add(self.weight(message.facts), message.tensors["update"], clients=message.facts.get("clients", 1))
         else:
@@ -173,7 +173,7 @@ def weighted_sum(pairs: Iterable[tuple[float, torch.Tensor]]) -> tuple[torch.Ten
     return gathered.total, gathered.weight
 
 
-def stand_in(sender: str, update: torch.Tensor, members: Sequence[dict[str, Any]]) -> Message:
+def group_message(sender: str, update: torch.Tensor, members: Sequence[dict[str, Any]]) -> Message:
     """One message for a group of clients: the mean of their updates by the rule's weights, and their facts added up.
 
     Examples and epsilons are added; noise_std is that of the mean by inverse variance, (sum of sigma^-2)^(-1/2), so that
@@ -272,9 +272,9 @@ def ceiling(values: np.ndarray, most_share: float | None) -> float:
     return float(ordered[-1])
 
 
-def refuse_unlimited(crowd: Crowd) -> None:
+def refuse_unlimited(statistics: PopulationStatistics) -> None:
     """Refuses to weigh by epsilon where one is infinite, before anybody has paid for a round. Raises: BadInput."""
-    if np.isinf(crowd.epsilons).any():
+    if np.isinf(statistics.epsilons).any():
         raise BadInput(
             "A client without a limit (epsilon = inf) cannot be weighed by its epsilon: name a finite one, or use another rule."
         )

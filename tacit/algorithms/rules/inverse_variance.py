@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum
+from tacit.algorithms.rules import Applied, Layout, Memory, PopulationStatistics, Rule, Sum
 from tacit.errors import BadInput
 from tacit.types import Message
 
@@ -29,8 +29,8 @@ class inverse_variance(Rule):
     sees = "sums"
     needs = ("noise_std",)
 
-    def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        return variances_of(crowd)
+    def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
+        return variances_of(statistics)
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts["noise_std"]) ** -2
@@ -54,13 +54,13 @@ def variance(message: Message) -> float:
     return sigma**2
 
 
-def variances_of(crowd: Crowd) -> Memory:
+def variances_of(statistics: PopulationStatistics) -> Memory:
     """The clients' noise variances and how many have each. Of many clients, those within 1 % of each other have one.
 
-    >>> {name: part.tolist() for name, part in variances_of(Crowd(np.ones(3), np.array([1.0, 2.0, 1.0]))).items()}
+    >>> {name: part.tolist() for name, part in variances_of(PopulationStatistics(np.ones(3), np.array([1.0, 2.0, 1.0]))).items()}
     {'variances': [1.0, 4.0], 'counts': [2.0, 1.0]}
     """
-    squares = np.asarray(crowd.noise_stds, dtype=np.float64) ** 2
+    squares = np.asarray(statistics.noise_stds, dtype=np.float64) ** 2
     values, counts = np.unique(squares, return_counts=True)
     if len(values) > MOST_VALUES and values[0] > 0:
         steps, where = np.unique(np.round(np.log(values) / NEAR).astype(int), return_inverse=True)

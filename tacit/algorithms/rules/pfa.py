@@ -16,7 +16,16 @@ import numpy as np
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum, refuse_unlimited, weighted_sum
+from tacit.algorithms.rules import (
+    Applied,
+    Layout,
+    Memory,
+    PopulationStatistics,
+    Rule,
+    Sum,
+    refuse_unlimited,
+    weighted_sum,
+)
 from tacit.errors import BadInput
 from tacit.types import Message
 
@@ -50,13 +59,13 @@ class pfa(Rule):
         if type(self) is pfa and self.reading == "paper":  # the outer product of the public mean needs no rows
             object.__setattr__(self, "sees", "sums")
 
-    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+    def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
         """The blocks of the model; in the code's reading also the threshold. Raises: BadInput for weights that are infinite."""
         if self.weights == "epsilon":
-            refuse_unlimited(crowd)
+            refuse_unlimited(statistics)
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
         if self.reading == "code":  # split once, over all clients
-            memory["threshold"] = torch.tensor(self._threshold(crowd.epsilons), dtype=torch.float64)
+            memory["threshold"] = torch.tensor(self._threshold(statistics.epsilons), dtype=torch.float64)
         return memory
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:

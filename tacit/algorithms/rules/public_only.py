@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum
+from tacit.algorithms.rules import Applied, Layout, Memory, PopulationStatistics, Rule, Sum
 from tacit.algorithms.rules.pfa import pfa
 from tacit.errors import BadInput
 from tacit.types import Message
@@ -22,8 +22,8 @@ class public_only(Rule):
     share: float = 0.1  # of the clients that `top` makes public
     sees = "sums"
 
-    def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        return self._pfa().init(layout, crowd)
+    def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
+        return self._pfa().init(layout, statistics)
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
         return self._pfa().tell(memory, epsilons)

@@ -31,7 +31,7 @@ from functools import lru_cache
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, weighted_sum
+from tacit.algorithms.rules import Applied, Layout, Memory, PopulationStatistics, Rule, weighted_sum
 from tacit.algorithms.rules.inverse_variance import information, variance, variances_of
 from tacit.errors import BadInput
 from tacit.types import Message
@@ -63,11 +63,11 @@ class random_effects(Rule):
             check.at_least(1, **{"aggregate.horizon": self.horizon})
         check.at_least(0, **{"aggregate.caution": self.caution})
 
-    def init(self, layout: Layout, crowd: Crowd) -> Memory:
+    def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
         """All clients' variances, the horizon, and tau^2 = 0: at first clients are believed to want the same."""
-        horizon = crowd.rounds if self.horizon is None else self.horizon
+        horizon = statistics.rounds if self.horizon is None else self.horizon
         numbers = {"tau2": 0.0, "horizon": horizon}
-        return variances_of(crowd) | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
+        return variances_of(statistics) | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
         """The weighted mean. Raises: BadInput without messages, and by name for a client that states no noise."""

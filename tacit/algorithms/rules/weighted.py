@@ -6,7 +6,7 @@ drown a few loose ones; `inverse-variance` weighs by epsilon squared there."""
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.algorithms.rules import Applied, Crowd, Layout, Memory, Rule, Sum, refuse_unlimited
+from tacit.algorithms.rules import Applied, Layout, Memory, PopulationStatistics, Rule, Sum, refuse_unlimited
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class weighted(Rule):
 
     sees = "sums"
 
-    def init(self, layout: Layout, crowd: Crowd) -> Memory:
-        refuse_unlimited(crowd)
+    def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
+        refuse_unlimited(statistics)
         return {}
 
     def weight(self, facts: dict[str, Any]) -> float:

@@ -65,9 +65,9 @@ def honest(parts: Parts, client: Client, received: Message, round: int = 0) -> M
     judges every message itself, as it is added (central DP, encrypted sums).
     """
     algorithm, zeros = parts.algorithm, torch.zeros_like(parts.params)
-    if algorithm.forgiving:
+    if algorithm.tolerates_invalid:
         return None
-    rate, descent = parts.experiment.train.learning_rate, descent_of(parts.experiment).told(round)
+    rate, descent = parts.experiment.train.learning_rate, descent_of(parts.experiment).for_round(round)
     noises = parts.plan.update_noise(parts.population.sizes, learning_rate=rate, descent=descent)
     if noises is None:
         return algorithm.release(Trained(Raw(zeros)), client, received)
@@ -121,7 +121,7 @@ def _longest(parts: Parts, received: Message, index: int, round: int) -> float:
         parts.population.sizes,
         learning_rate=parts.experiment.train.learning_rate,
         parameters=parts.params.numel(),
-        descent=descent_of(parts.experiment).told(round),
+        descent=descent_of(parts.experiment).for_round(round),
         largest=float(received.tensors["params"].abs().max()),
     )
     return min(LARGEST, most * (1 + CLOSE))
@@ -287,7 +287,7 @@ def _serve(
     note_clients(parts, ledger, folder, simulated=False)
     common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
     common |= {"releases": _releases(parts, ledger, folder)}
-    least = 1 if parts.algorithm.forgiving else experiment.train.min_clients
+    least = 1 if parts.algorithm.tolerates_invalid else experiment.train.min_clients
     query, told = asked_of_sites(parts), known(folder)
     common |= {"ranges": record_of(told.ranges)} if told else {}
     door = Door(grid, roster.names, terms, common, call.join_seconds)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tacit import check, plugin
-from tacit.algorithms import Told
+from tacit.algorithms import ForRound
 from tacit.algorithms.local_dp import LocalDP
 from tacit.data.dataset import Dataset
 from tacit.data.encoder import Column
@@ -283,10 +283,11 @@ class Among:
     claims: np.ndarray | None = field(default=None, repr=False)
     round: int = 0
 
-    def told(self, round: int, correction: torch.Tensor | None = None) -> "Among":
+    def for_round(self, round: int, correction: torch.Tensor | None = None) -> "Among":
         """The training of one round."""
         honest, plain = (
-            local.told(round, correction) if isinstance(local, Told) else local for local in (self.honest, self.plain)
+            local.for_round(round, correction) if isinstance(local, ForRound) else local
+            for local in (self.honest, self.plain)
         )
         return dataclasses.replace(self, honest=honest, plain=plain, round=round)
 
@@ -318,5 +319,5 @@ class Among:
 
 def among(algorithm: Any, malice: Malice, scene: Scene, *, plain: Local | None) -> Any:
     """The algorithm with malicious clients; with `plain` they leave out their own noise. Only `local` is another."""
-    claims = algorithm.server.crowd.noise_stds if plain is not None and isinstance(algorithm, LocalDP) else None
+    claims = algorithm.server.statistics.noise_stds if plain is not None and isinstance(algorithm, LocalDP) else None
     return dataclasses.replace(algorithm, local=Among(algorithm.local, malice, scene, plain, claims))

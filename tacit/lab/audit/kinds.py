@@ -106,7 +106,7 @@ class LocalSubject(Subject):
         local, train = self.algorithm.local, self.parts.experiment.train
         if not isinstance(local, DpSgd):
             return 1.0
-        descent = local.descent.told(r % train.rounds)
+        descent = local.descent.for_round(r % train.rounds)
         return float(descent.growth(np.array(claim.steps), learning_rate=train.learning_rate))
 
     def _rates(self, drawn: np.ndarray) -> Iterator[Check]:

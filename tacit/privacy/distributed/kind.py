@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tacit.algorithms import Algorithm, rules
 from tacit.algorithms.encrypted import Encrypted, Group
-from tacit.algorithms.rules import Crowd, Rule
+from tacit.algorithms.rules import PopulationStatistics, Rule
 from tacit.algorithms.rules.pfa import threshold
 from tacit.crypto import keys, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
@@ -124,7 +124,9 @@ NOWHERE = ":memory:"  # one process is all parties of a simulation: that a sum w
 COMMON_HASH = "one process"  # instead of `envelope.common_hash`: nobody is told anything by anybody
 
 
-def groups(plan: "DistributedPlan", rule: Rule, wiring: Wiring, crowd: Crowd) -> Mapping[str, Group]:
+def groups(
+    plan: "DistributedPlan", rule: Rule, wiring: Wiring, statistics: PopulationStatistics
+) -> Mapping[str, Group]:
     """Every client's group, by the client's name.
 
     Guarantee: every client is in exactly one group; its weight in the sum is at most 1, so that the grid bounds a weighted
@@ -133,7 +135,7 @@ def groups(plan: "DistributedPlan", rule: Rule, wiring: Wiring, crowd: Crowd) ->
 
     Raises: BadInput or KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key.
     """
-    population, known = wiring.population, list(wiring.facts(crowd))
+    population, known = wiring.population, list(wiring.facts(statistics))
     seals = wiring.seals or OneProcess(wiring.experiment, len(population))
     members: dict[str, Group] = {}
     for number, word in enumerate(names_of(plan, rule)):
@@ -284,9 +286,9 @@ class DistributedPlan(Plan):
         """Encrypted: each group with its noise and its seal. Raises BadInput or KeyRefused for seals that cannot be had."""
         population = wiring.population
         rule = wiring.rule(self.rule(wiring.experiment, population) or "mean")
-        crowd = wiring.crowd(self.report_noise, wiring.takes_part)
-        members = groups(self, rule, wiring, crowd)
-        return Encrypted(members, self.grid, wiring.server(rule, crowd), wiring.training)
+        statistics = wiring.statistics(self.report_noise, wiring.takes_part)
+        members = groups(self, rule, wiring, statistics)
+        return Encrypted(members, self.grid, wiring.server(rule, statistics), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:
         """What the sums promise, sealed or not."""

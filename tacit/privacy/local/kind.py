@@ -211,11 +211,13 @@ class LocalPlan(Plan):
         population, rate, descent = wiring.population, wiring.experiment.train.learning_rate, wiring.descent
         rule = wiring.rule(self.rule(wiring.experiment, population))
         noise = self.update_noise(population.sizes, learning_rate=rate, descent=descent)
-        crowd = wiring.crowd(noise, wiring.takes_part)
+        statistics = wiring.statistics(noise, wiring.takes_part)
         if self.unit == "client":
-            server = wiring.server(rule, crowd, control=wiring.control(rule, crowd))
+            server = wiring.server(rule, statistics, control=wiring.control(rule, statistics))
             return LocalDP(self.mechanism, server, NoisedUpdate(wiring.training))
-        server = wiring.server(rule, crowd, schedule=descent.schedule, control=wiring.control(rule, crowd, self.steps))
+        server = wiring.server(
+            rule, statistics, schedule=descent.schedule, control=wiring.control(rule, statistics, self.steps)
+        )
         return LocalDP(self.mechanism, server, DpSgd(rate, wiring.views, descent))
 
     def words(self, experiment: Experiment) -> Words:

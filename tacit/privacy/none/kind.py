@@ -37,8 +37,8 @@ class NoPlan(Plan):
             text = f'The rule {name} weighs clients by their privacy: with privacy.kind = "none"'
             able = ", ".join(name for name in rules.names() if not rules.load(name).needs)
             raise BadInput(f"{text} use one of {able}.")
-        crowd = wiring.crowd(np.zeros(len(population)))
-        return FedAvg(wiring.server(rule, crowd, control=wiring.control(rule, crowd)), wiring.training)
+        statistics = wiring.statistics(np.zeros(len(population)))
+        return FedAvg(wiring.server(rule, statistics, control=wiring.control(rule, statistics)), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:
         """Raises TypeError: there is no promise to put in words."""

@@ -60,7 +60,7 @@ def test_noise_and_price_know_nothing_of_the_descent():
 def test_the_noise_that_the_server_expects_is_the_noise_that_clients_state():
     parts = parts_of(**ALL)
     for round in (0, 3):
-        how = parts.algorithm.local.told(round)
+        how = parts.algorithm.local.for_round(round)
         expected = parts.plan.update_noise(parts.population.sizes, learning_rate=0.5, descent=how.descent)
         work = workspace(parts.model, clip=0.7, physical_batch=256)
         for index in (0, 4):
@@ -69,8 +69,8 @@ def test_the_noise_that_the_server_expects_is_the_noise_that_clients_state():
                 work, parts.params, client, parts.plan.mechanism(client), stream=seeded(0)("a")
             ).update.noise_std
             assert stated == pytest.approx(float(expected[index]))
-    assert parts.algorithm.server.crowd.noise_stds == pytest.approx(
+    assert parts.algorithm.server.statistics.noise_stds == pytest.approx(
         parts.plan.update_noise(
-            parts.population.sizes, learning_rate=0.5, descent=parts.algorithm.local.told(0).descent
+            parts.population.sizes, learning_rate=0.5, descent=parts.algorithm.local.for_round(0).descent
         )
     )
