@@ -29,7 +29,7 @@ from tacit.cli.program import (
 from tacit.errors import BadInput
 
 if TYPE_CHECKING:
-    from tacit.deploy.operate.left import SitePrice
+    from tacit.deploy.operate.remaining import SitePrice
 
 SEEDS = 3  # the fewest that give an interval one can use
 RUNS = 10
@@ -284,7 +284,7 @@ def _price_of_federation(folder: Path, runs: int, named: dict[str, Any], *, pric
     from rich.text import Text
 
     from tacit.deploy.operate.layout import open_federation
-    from tacit.deploy.operate.left import price_of_runs
+    from tacit.deploy.operate.remaining import price_of_runs
     from tacit.privacy.guarantee import shown, shown_delta
 
     if not price:

@@ -177,7 +177,7 @@ def test_no_request_is_smuggled_past_the_gateway(server, sent, told):
 def test_check_sees_from_outside_whether_strangers_are_let_in(server):
     said = [finding.text for finding in check.findings(server.site("client-0"))]
     assert f"The server {server.address} lets nobody but sites in" in said
-    from tacit.deploy.operate.inspect_site import control_findings
+    from tacit.deploy.operate.inspect import control_findings
 
     (finding,) = control_findings("127.0.0.1", server.inner, authority=server.server / "ca.crt")
     assert finding.wrong

@@ -9,7 +9,7 @@ from federation.site.test_own_models import RUN, left, seals
 
 from tacit.cli.ledger import faults
 from tacit.deploy.operate import metrics
-from tacit.deploy.operate.inspect_site import site_findings
+from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.operate.metrics import text_of
 from tacit.deploy.operate.site_page import short_up, site_data, write_site_page
 from tacit.deploy.site import agreement, replies

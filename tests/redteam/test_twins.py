@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from redteam.lying_server import RUN
 
-from tacit.deploy.operate.inspect_site import site_findings
+from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.site.ledger import twins
 from tacit.deploy.site.site import UNSAID
 from tacit.errors import LedgerError, Refused

@@ -1,108 +1,58 @@
 """`tacit deploy check`: what is wrong with a federation, or with one site's folder, before anything runs."""
 
 import hashlib
+import math
 import os
-from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import tacit
 from tacit.crypto import keys, signing
-from tacit.deploy.operate.certificates import signed_by
-from tacit.deploy.operate.inspect_site import (
-    Finding,
-    control_findings,
-    lasting,
-    proposal,
-    server_findings,
-    site_findings,
-)
+from tacit.deploy.operate.certificates import days_left, signed_by
 from tacit.deploy.operate.layout import Federation, app_digest, open_federation
-from tacit.deploy.operate.left import Short, short_sites
 from tacit.deploy.operate.processes import reach, taken
-from tacit.deploy.site.join import read_settings
+from tacit.deploy.operate.remaining import Short, anew, experiment_of, finished, holds_run, short_sites, unpaid
+from tacit.deploy.site.at_home import wanted
+from tacit.deploy.site.consent import absent, digest, lines_to_list, refuse_beyond
+from tacit.deploy.site.join import own_path, read_parted, read_settings
 from tacit.deploy.site.keys import FOLDER, Held, load_keys
-from tacit.deploy.site.layout import SETTINGS
-from tacit.deploy.site.limits import read_limits
+from tacit.deploy.site.layout import BUDGET, LEDGER, PROPOSAL, SETTINGS
+from tacit.deploy.site.ledger import refuse_charged_twin, refuse_renamed
+from tacit.deploy.site.limits import Limits, read_limits
+from tacit.deploy.site.rows import OWN_FILES, own_model, refuse_undeployable
+from tacit.deploy.site.schedule import everybody, proposed, refuse_unpaid
 from tacit.engine.run_files import read
 from tacit.engine.run_folder import refuse_taken
-from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
+from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TacitError
 from tacit.experiment import Experiment
+from tacit.experiment.extras import PAID, SIDES, WORDS, shares
+from tacit.privacy.guarantee import shown
+from tacit.privacy.kinds import kind_of
+from tacit.privacy.ledger import reader
+from tacit.privacy.ledger.reader import accounts, at_one_site, marked
+from tacit.privacy.ledger.sql import EVERYBODY, key_of
 
-# `tacit deploy check` on encrypted sums: who can open them, and whether everybody has what is theirs, and no more.
-
-
-def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator[Finding]:
-    """What is wrong with the keys of a federation, as far as they are on this machine; else who opens its sums.
-
-    Looked for: keys that are missing, damaged or of another federation, members that differ between folders, a site's secret at
-    the server, and the whole key at a site where it should be split. Nothing where sums are not encrypted.
-    """
-    if experiment is None or experiment.protect.kind != "paillier":
-        return
-    t, sites = experiment.protect.threshold or 1, federation.sites
-    try:
-        server = load_keys(federation.server / FOLDER, threshold=t, sites=sites, site=None)
-    except TacitError as error:
-        yield Finding(f"server: {error}", wrong=True)
-        return
-    wrong = [*_secrets_at_the_server(federation)]
-    for name in sites:
-        wrong += _at_a_site(federation.site(name) / FOLDER, name, server, threshold=t, sites=sites)
-    yield from wrong
-    if not wrong and t > 1:
-        yield Finding(f"Sums are opened by {t} of {len(sites)} sites together; no site holds the key")
-    elif not wrong:
-        yield Finding(f"Sums are opened by one of {len(sites)} sites, by turns; each of them holds the whole key")
+SOON_DAYS = 14.0
+REFUSED = (401, 403, 404)
+CLOCK_SECONDS = 60.0  # Flower refuses signed requests whose time is further off
+ASK_SECONDS = 5.0
+HERE = "127.0.0.1"
 
 
-def own_keys(folder: Path) -> Iterator[Finding]:
-    """The same for one site, which knows only its own folder: whether its keys belong together, and how many sites open."""
-    own = folder / FOLDER
-    if not own.is_dir():
-        return
-    try:
-        split = any((own / file).exists() for file in (keys.SHARE_FILE, keys.VERIFICATION_FILE))
-        t = keys.load_verification(own / keys.VERIFICATION_FILE).threshold if split else 1
-        members = signing.load_members(own)
-        held = load_keys(own, threshold=t, sites=members, site=str(read_settings(folder)["name"]))
-        yield Finding(f"{_words(held)}, key {held.public.id}, {len(members)} members")
-    except TacitError as error:
-        yield Finding(str(error), wrong=True)
+@dataclass(frozen=True)
+class Finding:
+    """One line of the check: something that is in order, something to know, or something that is wrong and what to do about it."""
 
-
-def _raw(held: Held) -> dict[str, bytes]:
-    return {name: key.public_bytes_raw() for name, key in held.members.items()}
-
-
-def _words(held: Held) -> str:
-    split = held.verification
-    return f"A share of the key: {split.threshold} of {split.of} sites open" if split else "The whole key of all sites"
-
-
-def _at_a_site(folder: Path, name: str, server: Held, *, threshold: int, sites: tuple[str, ...]) -> Iterator[Finding]:
-    try:
-        held = load_keys(folder, threshold=threshold, sites=sites, site=name)
-    except TacitError as error:
-        yield Finding(f"{name}: {error}", wrong=True)
-        return
-    if (held.public, held.verification) != (server.public, server.verification):
-        yield Finding(f"{name}: {folder} holds keys of another federation: ask for your own.", wrong=True)
-    if _raw(held) != _raw(server):
-        yield Finding(f"{name}: {folder} holds other members' keys than the server's folder: compare them.", wrong=True)
-    if threshold > 1 and (folder / keys.SECRET_FILE).exists():
-        text = "is the whole key, with which one site opens everything: destroy it"
-        yield Finding(f"{name}: {folder / keys.SECRET_FILE} {text}.", wrong=True)
-
-
-def _secrets_at_the_server(federation: Federation) -> Iterator[Finding]:
-    for pattern in (keys.SECRET_FILE, "share*.json", f"*{signing.SIGNING}"):
-        for path in sorted((federation.server / FOLDER).glob(pattern)):
-            yield Finding(f"{path} belongs to a site: the server must not have it, so make new keys.", wrong=True)
-
-
-MOST_NAMED = 5  # sites in one sentence
+    text: str
+    wrong: bool = False
+    note: bool = False  # nothing is wrong, and yet it is not what somebody who goes on expects
 
 
 def findings(folder: Path) -> Iterator[Finding]:
@@ -114,43 +64,296 @@ def findings(folder: Path) -> Iterator[Finding]:
     Raises: BadInput for a folder that is closed to this user, or is neither a site's nor a federation's, and for a
     proposal.toml that cannot be read; anything else that is wrong is a finding.
     """
-    _refuse_closed(folder)
-    if (folder / SETTINGS).exists():
-        yield from _versions()
-        try:
-            read_settings(folder)
-        except TacitError as error:  # everything below reads it, and would say the same again
-            yield Finding(f"{folder.resolve().name}: {error}", wrong=True)
-            return
-        yield from site_findings(folder, experiment=proposal(folder))
-        yield from own_keys(folder)
-        yield from server_findings(folder)
-        return
-    federation = open_federation(folder)
-    yield from _versions()
-    yield from _certificates(federation)
-    yield from _app(federation)
-    yield from _keys(federation)
-    yield from who_opens(federation, _experiment(federation))
-    epsilons = _epsilons(federation)
-    for name in federation.sites:
-        if federation.site(name).exists():
-            yield from site_findings(federation.site(name), experiment=_experiment(federation), epsilons=epsilons)
-        else:
-            yield Finding(f"{name}: its folder is not here; its own people run `tacit deploy check` on it")
-    short = short_sites(federation, _experiment(federation))
-    for one in short:  # with a run in results/ that is as it should be: it was paid for
-        yield Finding(one.text, wrong=not _holds_run(federation), note=True)
-    yield from _results(federation, short)
-    yield from _port(federation)
-
-
-def _refuse_closed(folder: Path) -> None:
     try:
-        (folder / SETTINGS).exists()
+        of_a_site = (folder / SETTINGS).exists()
     except PermissionError:
         text = f"{folder} is closed to user {os.geteuid()}: a federation's files are for their owner, so run this as the owner"
         raise BadInput(f"{text}.") from None
+    if of_a_site:
+        yield from _version()
+        try:
+            read_settings(folder)
+        except TacitError as error:  # everything below reads it, and would say the same again
+            yield _wrong(f"{folder.resolve().name}: {error}")
+            return
+        yield from site_findings(folder, experiment=proposal(folder))
+        yield from own_keys(folder)
+        yield from _server_of(folder)
+        return
+    federation = open_federation(folder)
+    experiment = experiment_of(federation)
+    yield from _version()
+    yield from _certificates(federation)
+    yield from _told("", _app(federation))
+    yield from _node_keys(federation)
+    yield from who_opens(federation, experiment)
+    epsilons = _epsilons(federation)
+    for name in federation.sites:
+        if federation.site(name).exists():
+            yield from site_findings(federation.site(name), experiment=experiment, epsilons=epsilons)
+        else:
+            yield Finding(f"{name}: its folder is not here; its own people run `tacit deploy check` on it")
+    short = short_sites(federation, experiment)
+    for one in short:  # with a run in results/ that is as it should be: it was paid for
+        yield Finding(one.text, wrong=not holds_run(federation), note=True)
+    yield from _told("", _results(federation, short))
+    yield from _port(federation)
+
+
+def _wrong(text: str) -> Finding:
+    return Finding(text, wrong=True)
+
+
+def _told(whose: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """What is found, up to the first refusal, which is a finding too."""
+    try:
+        yield from found
+    except (TacitError, OSError, ValueError) as error:
+        yield _wrong(f"{whose}{error}")
+
+
+def _version() -> Iterator[Finding]:
+    try:
+        from tacit.deploy.server import require_flwr
+
+        yield Finding(f"Tacit {tacit.__version__}, flwr {require_flwr()}")
+    except BadInput as error:
+        yield _wrong(str(error))
+
+
+# One site: its budget, the experiment it is asked for, its rows, and the way to its server.
+
+
+def proposal(folder: Path) -> Experiment | None:
+    """The experiment that the site was asked for, or None where its folder does not hold it. Raises: BadInput."""
+    path = folder / PROPOSAL
+    return Experiment.load(path) if path.is_file() else None
+
+
+def site_findings(
+    folder: Path, *, experiment: Experiment | None, epsilons: Mapping[str, float] | None = None
+) -> Iterator[Finding]:
+    """The site's budget and what is spent of it, whether it accepts the experiment and pays for its turns in it, and whether its
+    rows can be read for it. `epsilons` are all sites' budgets, where whoever asks knows them.
+
+    Rows are read only for an experiment that the budget file accepts, and only a file of the site's own. What is wrong with
+    them may quote a cell: it is for the site's own people.
+    """
+    name = folder.resolve().name
+    try:
+        settings = read_settings(folder)
+        name = settings["name"]
+        limits, own = read_limits(folder), wanted(settings).kind
+        if experiment is not None:
+            refuse_undeployable(experiment)
+            refuse_beyond(limits, experiment)
+            known = epsilons or everybody(experiment, name, limits.epsilon)
+            if known and name in known:
+                refuse_unpaid(experiment, known, delta=limits.delta, site=name)
+        paid = _spent(folder, limits, name)
+    except TacitError as error:
+        yield _wrong(f"{name}: {error}{_to_list(folder, experiment)}")
+        return
+    accepted = f", accepts {digest(experiment)[:12]}" if experiment is not None else ""
+    budget = f"epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit}"
+    yield Finding(f"{name}: {budget}{paid}{accepted}{_granted(experiment, limits, name)}")
+    if own is not None:
+        yield Finding(f"{name}: makes its own models by {own} when a run has ended, for itself; no server is told")
+    if experiment is not None:
+        yield from _asked(experiment, limits, name)
+        yield from _told(f"{name}: ", _weights(folder, experiment, settings))
+        yield from _told(f"{name}: ", _rows(folder, experiment, settings))
+
+
+def _granted(experiment: Experiment | None, limits: Limits, name: str) -> str:
+    if experiment is None or not experiment.privacy.promises:
+        return ""
+    asked, privacy = proposed(experiment, name), experiment.privacy
+    if not limits.epsilon < asked < math.inf:
+        return ""
+    own_noise = not kind_of(experiment).plans.summed and privacy.noise_multiplier is None
+    follows = f"its noise follows from {limits.epsilon:g}" if own_noise else "no run may cost it more"
+    return f"; {asked:g} proposed, {limits.epsilon:g} granted by {BUDGET}: {follows}"
+
+
+def _to_list(folder: Path, experiment: Experiment | None) -> str:
+    """The lines to paste where the experiment names code that the site has and its budget file does not list as it is."""
+    if experiment is None:
+        return ""
+    try:
+        listed = read_limits(folder).accept.code
+        lines, away = lines_to_list(listed, experiment), absent(listed, experiment)
+    except (TacitError, OSError):
+        return ""
+    first = f" Not installed here: {', '.join(away)}; a site does not search the current folder, so install the package first."
+    return (first if away else "") + "".join(
+        f" Whoever has read {file} and trusts it writes this line below [accept.code] in {folder / BUDGET}: {line}"
+        for line, file in lines.items()
+    )
+
+
+def _asked(experiment: Experiment, limits: Limits, name: str) -> Iterator[Finding]:
+    for query, share in shares(experiment).items():
+        most = min(limits.epsilon, proposed(experiment, name))
+        costs = f"for at most epsilon {shown(share * most)}, {PAID[SIDES[query]]}"
+        how = costs if getattr(kind_of(experiment).plans, "priced", True) else "without noise"
+        yield Finding(f"{name}: is asked once, beside training, for {WORDS[query]}, {how}")
+
+
+def _weights(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> Iterator[Finding]:
+    if "path" in experiment.model.options():
+        own_model(experiment, path=own_path("model", folder, settings))
+        yield Finding(f"{settings['name']}: the model's weights are in {settings['model']}")
+
+
+def _rows(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> Iterator[Finding]:
+    if experiment.data.name not in OWN_FILES or "examples" in settings:
+        return
+    rows, *held = read_parted(folder, experiment, settings, local=None)
+    notes = "".join(f"; {note}" for note in rows.notes)
+    out = {whose: len(part.y) for whose, part in zip(("site.toml", "data.held_out"), held, strict=True) if part}
+    sides = [*(f"{count} are held out ({whose})" for whose, count in out.items()), f"{len(rows.y)} are trained on"]
+    parted = f", of which {', '.join(sides)}" if out else ""
+    yield Finding(f"{settings['name']}: {len(rows.y) + sum(out.values())} rows in {settings['data']}{parted}{notes}")
+
+
+def _spent(folder: Path, limits: Limits, name: str) -> str:
+    path = folder / LEDGER
+    reader.refuse_lost(path, folder / reader.NAME)
+    begun = path.exists() and path.stat().st_size > 0
+    refuse_charged_twin(folder, lambda mark: mark.exists() and (not begun or any(marked(path, mark))))
+    if not begun:
+        return ""
+    key_of(path)
+    if wrong := next(marked(path, folder / reader.NAME), None):
+        raise LedgerError(f"{path}: {wrong}")
+    held = accounts(path)
+    refuse_renamed(path, {one.client for one in held} - {EVERYBODY}, name)
+    sealed, used = (at_one_site(each) for each in (held, [replace(one, sealed=one.used) for one in held]))
+    unit = limits.unit
+    return f" ({shown(used[unit][0])} spent, {shown(sealed[unit][0])} sealed)" if unit in sealed else ""
+
+
+def _server_of(folder: Path) -> Iterator[Finding]:
+    """What a site sees of its server: its certificate, whether it is reached under it, what strangers may do there, its clock."""
+    authority = folder / "ca.crt"
+    yield _lasting(authority)
+    address = str(read_settings(folder).get("server", ""))
+    host, _, port = address.rpartition(":")
+    why = reach(host, int(port), authority=authority) if port.isdecimal() else "site.toml names no server"
+    if why is not None:
+        yield _wrong(f"The server {address} cannot be reached: {why}.")
+        return
+    yield from control_findings(host, int(port), authority=authority)
+    try:
+        with _opened(Request(f"https://{address}/health"), authority) as answer:
+            date = answer.headers.get("Date")
+    except OSError:
+        date = None
+    if date is None:
+        yield Finding(f"The server {address} is reached; it does not say its time")
+        return
+    off = abs(parsedate_to_datetime(date).timestamp() - time.time())
+    text = f"The server {address} is reached; its clock differs by {off:.0f} s"
+    yield _wrong(f"{text}: set the clocks.") if off > CLOCK_SECONDS else Finding(text)
+
+
+def control_findings(host: str, port: int, *, authority: Path) -> Iterator[Finding]:
+    """Asks a server, as anybody could, for the list of its runs, which it must refuse.
+
+    A server that answers is one where whoever reaches the port can start programs. The request has no body and changes nothing.
+    """
+    address, request = f"{host}:{port}", Request(f"https://{host}:{port}/v1/control/list-runs", data=b"", method="POST")
+    request.add_header("Content-Type", "application/protobuf")
+    try:
+        with _opened(request, authority):
+            status = 200
+    except HTTPError as error:
+        status = error.code
+    except (URLError, OSError) as error:
+        yield _wrong(f"Whether strangers can control the server {address} could not be seen: {error}.")
+        return
+    if status in REFUSED:
+        yield Finding(f"The server {address} lets nobody but sites in")
+        return
+    text = "whoever reaches it can start programs on it. Start it with `tacit deploy server`"
+    yield _wrong(f"The server {address} answers Flower's Control API ({status}): {text}.")
+
+
+def _opened(request: Request, authority: Path) -> Any:
+    context = ssl.create_default_context(cafile=str(authority))
+    return build_opener(ProxyHandler({}), HTTPSHandler(context=context)).open(request, timeout=ASK_SECONDS)
+
+
+def _lasting(path: Path) -> Finding:
+    try:
+        left = days_left(path)
+    except BadInput as error:
+        return _wrong(str(error))
+    if left < 0:
+        return _wrong(f"{path} expired {-left:.1f} days ago: make a new certificate.")
+    return Finding(f"{path.name} is valid for {left:.0f} days{': renew it soon' if left < SOON_DAYS else ''}")
+
+
+# Encrypted sums: who can open them, and whether everybody has what is theirs, and no more.
+
+
+def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator[Finding]:
+    """What is wrong with the keys of a federation, as far as they are on this machine; else who opens its sums.
+
+    Looked for: keys that are missing, damaged or of another federation, members that differ between folders, a site's secret at
+    the server, and the whole key at a site where it should be split. Nothing where sums are not encrypted.
+    """
+    if experiment is None or experiment.protect.kind != "paillier":
+        return
+    t, sites, own = experiment.protect.threshold or 1, federation.sites, federation.server / FOLDER
+    try:
+        server = load_keys(own, threshold=t, sites=sites, site=None)
+    except TacitError as error:
+        yield _wrong(f"server: {error}")
+        return
+    secrets = [
+        path for name in (keys.SECRET_FILE, "share*.json", f"*{signing.SIGNING}") for path in sorted(own.glob(name))
+    ]
+    wrong = [_wrong(f"{path} belongs to a site: the server must not have it, so make new keys.") for path in secrets]
+    for name in sites:
+        wrong += _told(f"{name}: ", _keys_of(federation.site(name) / FOLDER, name, server, threshold=t, sites=sites))
+    yield from wrong
+    if not wrong and t > 1:
+        yield Finding(f"Sums are opened by {t} of {len(sites)} sites together; no site holds the key")
+    elif not wrong:
+        yield Finding(f"Sums are opened by one of {len(sites)} sites, by turns; each of them holds the whole key")
+
+
+def own_keys(folder: Path) -> Iterator[Finding]:
+    """The same for one site, which knows only its own folder: whether its keys belong together, and how many sites open."""
+    return _told("", _own_keys(folder / FOLDER, folder))
+
+
+def _own_keys(own: Path, folder: Path) -> Iterator[Finding]:
+    if not own.is_dir():
+        return
+    split = any((own / file).exists() for file in (keys.SHARE_FILE, keys.VERIFICATION_FILE))
+    t = keys.load_verification(own / keys.VERIFICATION_FILE).threshold if split else 1
+    members = signing.load_members(own)
+    held = load_keys(own, threshold=t, sites=members, site=str(read_settings(folder)["name"]))
+    share = f"A share of the key: {t} of {held.verification.of} sites open" if held.verification else ""
+    yield Finding(f"{share or 'The whole key of all sites'}, key {held.public.id}, {len(members)} members")
+
+
+def _keys_of(folder: Path, name: str, server: Held, *, threshold: int, sites: tuple[str, ...]) -> Iterator[Finding]:
+    held = load_keys(folder, threshold=threshold, sites=sites, site=name)
+    if (held.public, held.verification) != (server.public, server.verification):
+        yield _wrong(f"{name}: {folder} holds keys of another federation: ask for your own.")
+    ours, theirs = ({who: key.public_bytes_raw() for who, key in each.members.items()} for each in (held, server))
+    if ours != theirs:
+        yield _wrong(f"{name}: {folder} holds other members' keys than the server's folder: compare them.")
+    if threshold > 1 and (folder / keys.SECRET_FILE).exists():
+        text = "is the whole key, with which one site opens everything: destroy it"
+        yield _wrong(f"{name}: {folder / keys.SECRET_FILE} {text}.")
+
+
+# A federation.
 
 
 def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
@@ -160,156 +363,94 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
     BudgetExhausted with every site that has nothing left for another run; RunExists where a run stands in results/ and neither
     `resume` nor `force` is given. Nothing is set aside.
     """
-    short = [] if resume else short_sites(federation, _experiment(federation))
-    if not resume and not force:
-        _refuse_finished(federation, short)
-    refuse_taken(federation.results, resume=resume, force=force)
+    results, short = federation.results, [] if resume else short_sites(federation, experiment_of(federation))
+    done = finished(results) if not resume and not force else None
+    if done is not None:  # the results that were wanted, not something in the way
+        text = f"The run is finished ({done['rounds']} rounds), and its results are in {results}; nothing was started"
+        raise RunExists(f"{text}; {anew(federation, short)}.")
+    refuse_taken(results, resume=resume, force=force)
     if short:
-        kept = f" {federation.results} was left as it is." if _holds_run(federation) else ""
-        raise BudgetExhausted(f"Nothing was started: {_unpaid(federation, short)}.{kept}")
+        kept = f" {results} was left as it is." if holds_run(federation) else ""
+        raise BudgetExhausted(f"Nothing was started: {unpaid(federation, short)}.{kept}")
     for name in federation.sites:
         if not federation.site(name).exists():
             raise BadInput(
                 f"{federation.site(name)} is not here, so `up` cannot start {name}: README.md has the way without it."
             )
-    if taken(federation.port) and _running(federation):
+    if taken(federation.port) and reach(HERE, federation.port, authority=federation.server / "ca.crt") is None:
         raise BadInput(f"This federation's server is running already at {federation.address}: wait for it, or stop it.")
     for finding in findings(federation.folder):
         if finding.wrong:
             raise BadInput(finding.text)
 
 
-def _refuse_finished(federation: Federation, short: Sequence[Short]) -> None:
-    done = finished(federation.results)
-    if done is None:
-        return
-    text = f"The run is finished ({done['rounds']} rounds), and its results are in {federation.results}; nothing was started"
-    raise RunExists(f"{text}; {anew(federation, short)}.")
-
-
-def anew(federation: Federation, short: Sequence[Short]) -> str:
-    """What whoever wants another run is told: how to start one, or who cannot pay for it."""
-    again = "`--force` sets it aside and starts anew (what it spent stays spent)"
-    return _unpaid(federation, short) if short else again
-
-
-def _unpaid(federation: Federation, short: Sequence[Short]) -> str:
-    names = [one.site for one in short[:MOST_NAMED]] + [f"{len(short) - MOST_NAMED} others"] * (len(short) > MOST_NAMED)
-    who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-    says = f"`tacit deploy check {federation.folder}` says for each what would allow one"
-    return f"another run is refused while {who} cannot pay for it: {says}"
-
-
-def finished(results: Path) -> dict[str, Any] | None:
-    """The summary of a run that did all its rounds, else None: one that ran out of budget may go on once a site allows more."""
-    summary = read(results).summary if (results / "summary.json").exists() else None
-    return summary if summary and summary.get("stopped") == "rounds" else None
-
-
-def _holds_run(federation: Federation) -> bool:
-    return (federation.results / "experiment.toml").exists()
-
-
-def _running(federation: Federation) -> bool:
-    return reach("127.0.0.1", federation.port, authority=federation.server / "ca.crt") is None
-
-
-def _versions() -> Iterator[Finding]:
-    try:
-        found = version("flwr")
-        from tacit.deploy.server import require_flwr
-
-        require_flwr()
-    except PackageNotFoundError:
-        yield Finding('Flower is not installed: pip install "tacit[flower]"', wrong=True)
-    except BadInput as error:
-        yield Finding(str(error), wrong=True)
-    else:
-        yield Finding(f"Tacit {tacit.__version__}, flwr {found}")
-
-
 def _certificates(federation: Federation) -> Iterator[Finding]:
-    authority = federation.server / "ca.crt"
-    for path in (authority, federation.server / "server.pem"):
-        yield lasting(path)
+    authority, own = federation.server / "ca.crt", federation.server / "server.pem"
+    for path in (authority, own):
+        yield _lasting(path)
     try:
-        if not signed_by(federation.server / "server.pem", authority):
-            yield Finding(f"{federation.server / 'server.pem'} was not signed by {authority}.", wrong=True)
+        if not signed_by(own, authority):
+            yield _wrong(f"{own} was not signed by {authority}.")
     except (OSError, ValueError) as error:
-        yield Finding(f"The certificates cannot be read ({error}).", wrong=True)
+        yield _wrong(f"The certificates cannot be read ({error}).")
     for name in federation.sites:
         copy = federation.site(name) / "ca.crt"
         if copy.exists() and authority.exists() and copy.read_bytes() != authority.read_bytes():
-            yield Finding(
-                f"{copy} is not the certificate of this federation's authority: copy server/ca.crt.", wrong=True
-            )
+            yield _wrong(f"{copy} is not the certificate of this federation's authority: copy server/ca.crt.")
 
 
 def _app(federation: Federation) -> Iterator[Finding]:
-    try:
-        changed = app_digest(federation.app) != federation.digest
-    except (BadInput, OSError) as error:
-        yield Finding(str(error), wrong=True)
-        return
+    changed = app_digest(federation.app) != federation.digest
     text = "was changed after it was made: sites would refuse it, so make a new federation"
     yield Finding(f"The app folder {federation.app} {text if changed else 'is as it was made'}.", wrong=changed)
 
 
-def _keys(federation: Federation) -> Iterator[Finding]:
+def _node_keys(federation: Federation) -> Iterator[Finding]:
     seen: dict[str, str] = {}
     for name in federation.sites:
         here = federation.site(name).exists()
         path = federation.site(name) / "node.pub" if here else federation.public_key(name)
         if not path.is_file():
-            yield Finding(f"{path} is missing: the server cannot know the site.", wrong=True)
+            yield _wrong(f"{path} is missing: the server cannot know the site.")
             continue
-        mark = hashlib.sha256(b" ".join(path.read_bytes().split()[:2])).hexdigest()
-        if mark in seen:
-            yield Finding(f"The sites {seen[mark]} and {name} have one key: make a key for each.", wrong=True)
-        seen.setdefault(mark, name)
+        key = hashlib.sha256(b" ".join(path.read_bytes().split()[:2])).hexdigest()
+        if key in seen:
+            yield _wrong(f"The sites {seen[key]} and {name} have one key: make a key for each.")
+        seen.setdefault(key, name)
     if len(seen) == len(federation.sites):
         yield Finding(f"{len(seen)} sites with a node key each")
-
-
-def _experiment(federation: Federation) -> Experiment | None:
-    path = federation.app / "tacit_app" / "experiment.toml"
-    try:
-        return Experiment.load(path)
-    except TacitError:
-        return None  # the app's own line says what is wrong with it
 
 
 def _epsilons(federation: Federation) -> dict[str, float] | None:
     try:
         return {name: read_limits(federation.site(name)).epsilon for name in federation.sites}
     except BadInput:
-        return None
+        return None  # a folder is elsewhere, or damaged: each site says itself what is wrong with its own
 
 
 def _results(federation: Federation, short: Sequence[Short]) -> Iterator[Finding]:
-    results, anew = federation.results, "`up --force` sets it aside and starts anew (what it spent stays spent)"
+    """Whether a run stands in results/ already, and what `up` would do with it."""
+    results, other = federation.results, "`up --force` sets it aside and starts anew (what it spent stays spent)"
     if short:
-        anew = f"a new one is refused while {', '.join(one.site for one in short)} cannot pay for it"
-    if not _holds_run(federation):
+        other = f"a new one is refused while {', '.join(one.site for one in short)} cannot pay for it"
+    if not holds_run(federation):
         return
     if (results / "summary.json").exists():
-        try:
-            rounds = (read(results).summary or {})["rounds"]
-            yield Finding(f"{results} holds a run that is finished ({rounds} rounds); {anew}")
-        except BadInput as error:
-            yield Finding(str(error), wrong=True)
+        rounds = (read(results).summary or {})["rounds"]
+        yield Finding(f"{results} holds a run that is finished ({rounds} rounds); {other}")
         return
     lines = (results / "rounds.jsonl").read_text("utf-8").count("\n") if (results / "rounds.jsonl").exists() else 0
-    yield Finding(f"{results} holds a run that is not finished ({lines} rounds); `up --resume` goes on with it, {anew}")
+    yield Finding(
+        f"{results} holds a run that is not finished ({lines} rounds); `up --resume` goes on with it, {other}"
+    )
 
 
 def _port(federation: Federation) -> Iterator[Finding]:
-    if taken(federation.port):
-        why = reach("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
-        if why is None:
-            yield Finding(f"The server is running at {federation.address}")
-            yield from control_findings("127.0.0.1", federation.port, authority=federation.server / "ca.crt")
-        else:
-            yield Finding(f"Port {federation.port} is in use by something else ({why}).", wrong=True)
+    port, authority = federation.port, federation.server / "ca.crt"
+    if not taken(port):
+        yield Finding(f"Port {port} is free; the server is not running")
+    elif (why := reach(HERE, port, authority=authority)) is not None:
+        yield _wrong(f"Port {port} is in use by something else ({why}).")
     else:
-        yield Finding(f"Port {federation.port} is free; the server is not running")
+        yield Finding(f"The server is running at {federation.address}")
+        yield from control_findings(HERE, port, authority=authority)

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tacit.deploy.operate.inspect import anew, finished, refuse_wrong
+from tacit.deploy.operate.inspect import refuse_wrong
 from tacit.deploy.operate.layout import CONNECTION, FEDERATION, Federation, open_federation
-from tacit.deploy.operate.left import short_sites
 from tacit.deploy.operate.processes import OFFLINE, Processes, alive, close, program, reach, taken
+from tacit.deploy.operate.remaining import anew, experiment_file, finished, short_sites
 from tacit.deploy.operate.site_process import JOINED
 from tacit.deploy.site.join import read_settings
 from tacit.errors import BadInput, TacitError
@@ -291,13 +291,13 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     federation = open_federation(folder)
     done = finished(federation.results) if resume else None
     if done is not None:
-        experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+        experiment = Experiment.load(experiment_file(federation))
         more = anew(federation, short_sites(federation, experiment))
         console.print(Text(f"The run is finished, so nothing was started; {more}."), soft_wrap=True)
         closing(done, federation.results, console)
         return
     refuse_wrong(federation, resume=resume, force=force)
-    experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    experiment = Experiment.load(experiment_file(federation))
     started = time.monotonic()
 
     def tell(text: str) -> None:

@@ -5,7 +5,7 @@ import torch
 import tuned
 from safetensors.torch import save_file
 
-from tacit.deploy.operate.inspect_site import site_findings
+from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.site import agreement
 from tacit.deploy.site.consent import code_digest
 from tacit.deploy.site.join import Loaded

@@ -18,8 +18,8 @@ import tacit
 from tacit.cli.app import app
 from tacit.deploy.operate import inspect as check
 from tacit.deploy.operate.layout import open_federation
-from tacit.deploy.operate.left import short_sites
 from tacit.deploy.operate.processes import free_port
+from tacit.deploy.operate.remaining import short_sites
 from tacit.deploy.operate.serve import closing, finished
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.server import Call, ending, in_flowers_words, observer, serve

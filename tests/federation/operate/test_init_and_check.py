@@ -306,7 +306,6 @@ def test_another_version_of_flower_is_found_and_none_too(federation, monkeypatch
     def absent(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(check, "version", absent)
     monkeypatch.setattr(flower, "version", absent)
     assert wrong(federation) == ['Flower is not installed: pip install "tacit[flower]"']
     with pytest.raises(BadInput, match="Flower is not installed"):

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.deploy.operate.left import _declared, _population, price_of_runs
+from tacit.deploy.operate.remaining import declared_roster, price_of_runs
 from tacit.deploy.site.agreement import terms_of
-from tacit.deploy.site.limits import Roster, read_limits
 from tacit.deploy.site.rows import public_rows, shape
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import assemble
@@ -57,15 +56,9 @@ def test_the_price_of_one_run_is_what_the_sites_own_ledger_seals(federation):
 def trained_once(federation):
     """One site of the federation trains one round of a run."""
     experiment = tacit.Experiment.load(federation.app / "tacit_app" / "experiment.toml")
-    known = {
-        name: _declared(federation, experiment, name, read_limits(federation.site(name))) for name in federation.sites
-    }
-    rows = public_rows(experiment)
-    population = _population(experiment, known, shape(rows))
+    (roster, _), rows = declared_roster(federation, experiment), public_rows(experiment)
+    population = roster.population(shape(rows))
     parts = assemble(experiment, rows, population, place="server")
-    roster = Roster(
-        population.names, tuple(population.sizes.tolist()), tuple(population.epsilons.tolist()), population.delta
-    )
     numbers = {"rounds": 2, "parameters": parts.params.numel(), "frozen": parts.frozen, "asked": {}}
     terms = asdict(terms_of(parts.algorithm.cost(parts.population[0]), epsilon=1.0, **numbers))
     site, run = Site(federation.site("client-0")), "0" * 32

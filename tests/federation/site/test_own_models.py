@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.deploy.operate import site_process
-from tacit.deploy.operate.inspect_site import site_findings
+from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.operate.site_process import OwnModels, run_site
 from tacit.deploy.server.executor import answer
 from tacit.deploy.site import agreement, models

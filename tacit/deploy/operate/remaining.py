@@ -1,9 +1,9 @@
-"""Which sites have nothing left for another run, told before one is started: a finished run is set aside only for one that can be.
+"""What is left of the sites' budgets, told before a run is started: what runs would cost, and who has nothing left for another.
 
-It is what a site itself refuses when it is asked to agree (`pay.refuse_spent`, `pay.refuse_unpaid_turns`, `pay.prepay`)."""
+It is what a site itself refuses when it is asked to agree. A finished run is set aside only for one that can be paid."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 from tacit import check
 from tacit.deploy.operate.layout import Federation
 from tacit.deploy.site.consent import refuse_beyond
-from tacit.deploy.site.join import read_rows
+from tacit.deploy.site.join import read_rows, read_settings
 from tacit.deploy.site.layout import BUDGET, LEDGER
 from tacit.deploy.site.limits import Limits, Roster, read_limits
 from tacit.deploy.site.rows import public_rows, shape
 from tacit.deploy.site.schedule import declaration
-from tacit.deploy.site.site import Site
 from tacit.engine.assemble import Parts, assemble
 from tacit.engine.ledgers import asked_by
+from tacit.engine.run_files import read
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.experiment.privacy import Unprotected
@@ -27,8 +27,8 @@ from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.filter import ROUNDING, Spent, most_releases, seal
 from tacit.types import Budget
 
-# What several runs of a federation cost each of its sites together, before any of them: a search in a deployment is
-# that.
+MOST_NAMED = 5  # sites in one sentence
+NO_PRICE = "This federation promises nothing, so that its runs have no price."
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class SitePrice:
 
 
 def price_of_runs(federation: Federation, *, runs: int) -> list[SitePrice]:
-    """What `runs` runs of a federation's experiment cost each site. Nothing is written, and no server is asked.
+    """What `runs` runs of a federation's experiment cost each site together. Nothing is written, and no server is asked.
 
     Guarantee: each price is what the site's ledger seals when a run begins: its planned rounds, the spare ones and its queries.
 
@@ -73,9 +73,9 @@ def price_of_runs(federation: Federation, *, runs: int) -> list[SitePrice]:
     sites themselves refuse the experiment.
     """
     check.at_least(1, runs=runs)
-    experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    experiment = Experiment.load(experiment_file(federation))
     if not experiment.privacy.promises:
-        raise BadInput("This federation promises nothing, so that its runs have no price.")
+        raise BadInput(NO_PRICE)
     parts, limits = agreed_parts(federation, experiment)
     return [_priced(parts, index, limits[name], federation, runs) for index, name in enumerate(federation.sites)]
 
@@ -85,21 +85,38 @@ def agreed_parts(federation: Federation, experiment: Experiment) -> tuple[Parts,
 
     Raises: BadInput for a site whose folder is not here; and as the sites themselves refuse the experiment.
     """
-    limits = {name: _limits(federation, experiment, name) for name in federation.sites}
-    known = {name: _declared(federation, experiment, name, limits[name]) for name in federation.sites}
+    roster, limits = declared_roster(federation, experiment)
     rows = public_rows(experiment)
-    parts = assemble(_unsealed(experiment), rows, _population(experiment, known, shape(rows)), place="server")
-    return parts, limits
+    # encryption changes whom its noise is against, and not what it costs
+    unsealed = experiment.model_copy(update={"protect": Unprotected()})
+    return assemble(unsealed, rows, roster.population(shape(rows)), place="server"), limits
+
+
+def declared_roster(federation: Federation, experiment: Experiment) -> tuple[Roster, dict[str, Limits]]:
+    """What the sites would declare, and their limits. Raises: as `agreed_parts`."""
+    limits, known = dict[str, Limits](), list[dict[str, Any]]()
+    for name in federation.sites:
+        folder = federation.site(name)
+        if not folder.exists():
+            raise BadInput(f"{name}: its folder is not here, and its rows and budget decide what a run costs it.")
+        limits[name] = read_limits(folder)
+        refuse_beyond(limits[name], experiment)
+        rows = read_rows(folder, experiment, read_settings(folder), local=None)
+        known.append(declaration(experiment, limits[name], name=name, rows=rows))
+    privacy, epsilons = experiment.privacy, [float(one["epsilon"]) for one in known]
+    epsilons = [min(epsilons)] * len(epsilons) if privacy.level == "minimum" else epsilons
+    sizes = tuple(int(one["examples"]) for one in known)
+    return Roster(federation.sites, sizes, tuple(epsilons), privacy.run_delta, privacy.unit_kept), limits
 
 
 def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs: int) -> SitePrice:
     client, privacy = parts.population[index], parts.experiment.privacy
-    event, asked = parts.algorithm.cost(client), asked_by(parts)(client.id)
+    event = parts.algorithm.cost(client)
     if event is None:
-        raise BadInput("This federation promises nothing, so that its runs have no price.")
+        raise BadInput(NO_PRICE)
     budget = Budget(client.budget.epsilon, privacy.run_delta, own.unit)
     turns = parts.plan.turns(None, rounds=parts.experiment.train.rounds)
-    how = {"accountant": privacy.accountant, "asked": asked}
+    how = {"accountant": privacy.accountant, "asked": asked_by(parts)(client.id)}
     most = most_releases(
         budget, event, before=Spent(), total_delta=own.delta, rounds=turns, hint=parts.plan.participations, **how
     )
@@ -110,33 +127,6 @@ def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs:
     one = seal(budget, event, most=most, **how).epsilon
     before = ledgers.read_before(federation.site(client.id) / LEDGER, unit=own.unit).of(client.id)
     return SitePrice(client.id, own.unit, runs, one, budget.delta, own.epsilon, own.delta, before)
-
-
-def _limits(federation: Federation, experiment: Experiment, name: str) -> Limits:
-    folder = federation.site(name)
-    if not folder.exists():
-        raise BadInput(f"{name}: its folder is not here, and its rows and budget decide what a run costs it.")
-    limits = read_limits(folder)
-    refuse_beyond(limits, experiment)
-    return limits
-
-
-def _declared(federation: Federation, experiment: Experiment, name: str, limits: Limits) -> Mapping[str, Any]:
-    folder = federation.site(name)
-    rows = read_rows(folder, experiment, Site(folder).settings, local=None)
-    return declaration(experiment, limits, name=name, rows=rows)
-
-
-def _population(experiment: Experiment, known: Mapping[str, Mapping[str, Any]], row: tuple[int, ...]) -> Any:
-    epsilons = [float(one["epsilon"]) for one in known.values()]
-    epsilons = [min(epsilons)] * len(epsilons) if experiment.privacy.level == "minimum" else epsilons
-    sizes = tuple(int(one["examples"]) for one in known.values())
-    privacy = experiment.privacy
-    return Roster(tuple(known), sizes, tuple(epsilons), privacy.run_delta, privacy.unit_kept).population(row)
-
-
-def _unsealed(experiment: Experiment) -> Experiment:
-    return experiment.model_copy(update={"protect": Unprotected()})
 
 
 @dataclass(frozen=True)
@@ -168,43 +158,32 @@ def short_sites(federation: Federation, experiment: Experiment | None) -> list[S
     """
     if experiment is None or not experiment.privacy.promises:
         return []
-    known = {name: found for name in federation.sites if (found := _sealed(federation, name)) is not None}
-    if not known:
+    begun: dict[str, tuple[Limits, Spent]] = {}
+    for name in federation.sites:
+        try:
+            limits = read_limits(federation.site(name))
+            before = ledgers.read_before(federation.site(name) / LEDGER, unit=limits.unit)
+        except TacitError:
+            continue  # `check` says what is wrong with its files
+        if before.runs:
+            begun[name] = limits, before.of(name)
+    if not begun:
         return []
-    parts = _parts(federation, experiment)
-    found = [_short(federation, experiment, parts, name, *known[name]) for name in known]
-    return [one for one in found if one is not None]
-
-
-def _sealed(federation: Federation, name: str) -> tuple[Limits, Spent] | None:
-    folder = federation.site(name)
     try:
-        limits = read_limits(folder)
-        before = ledgers.read_before(folder / LEDGER, unit=limits.unit)
+        parts = agreed_parts(federation, experiment)[0]
     except TacitError:
-        return None
-    return (limits, before.of(name)) if before.runs else None
-
-
-def _parts(federation: Federation, experiment: Experiment) -> Parts | None:
-    try:
-        return agreed_parts(federation, experiment)[0]
-    except TacitError:
-        return None  # the sites' own lines say what is wrong, or that a folder is elsewhere
-
-
-def _short(
-    federation: Federation, experiment: Experiment, parts: Parts | None, name: str, limits: Limits, sealed: Spent
-) -> Short | None:
-    lacks: Mapping[str, bool] = {
-        "epsilon": not _pays(experiment, parts, federation.sites.index(name), limits, sealed),
-        "delta": sealed.delta + experiment.privacy.run_delta > limits.delta * (1 + ROUNDING),
-    }
-    keys = tuple(key for key, short in lacks.items() if short)
-    return Short(name, federation.site(name) / BUDGET, keys, limits, sealed) if keys else None
+        parts = None  # the sites' own lines say what is wrong, or that a folder is elsewhere
+    short = []
+    for name, (limits, sealed) in begun.items():
+        pays = _pays(experiment, parts, federation.sites.index(name), limits, sealed)
+        delta = sealed.delta + experiment.privacy.run_delta <= limits.delta * (1 + ROUNDING)
+        if keys := ("epsilon",) * (not pays) + ("delta",) * (not delta):
+            short.append(Short(name, federation.site(name) / BUDGET, keys, limits, sealed))
+    return short
 
 
 def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limits, sealed: Spent) -> bool:
+    """Whether the epsilon that is left pays for as much as the site must be able to pay for when it agrees."""
     client = None if parts is None else parts.population[index]
     event = None if parts is None or client is None else parts.algorithm.cost(client)
     if parts is None or client is None or event is None:
@@ -223,3 +202,41 @@ def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limit
         asked=asked_by(parts)(client.id),
     )
     return left >= needed
+
+
+def experiment_file(federation: Federation) -> Path:
+    """Where the federation's experiment lies."""
+    return federation.app / "tacit_app" / "experiment.toml"
+
+
+def experiment_of(federation: Federation) -> Experiment | None:
+    """The federation's experiment; None where it cannot be read, of which the app's own line in `check` says why."""
+    try:
+        return Experiment.load(experiment_file(federation))
+    except TacitError:
+        return None
+
+
+def holds_run(federation: Federation) -> bool:
+    """Whether a run stands in results/."""
+    return (federation.results / "experiment.toml").exists()
+
+
+def finished(results: Path) -> dict[str, Any] | None:
+    """The summary of a run that did all its rounds, else None: one that ran out of budget may go on once a site allows more."""
+    summary = read(results).summary if (results / "summary.json").exists() else None
+    return summary if summary and summary.get("stopped") == "rounds" else None
+
+
+def anew(federation: Federation, short: Sequence[Short]) -> str:
+    """What whoever wants another run is told: how to start one, or who cannot pay for it."""
+    again = "`--force` sets it aside and starts anew (what it spent stays spent)"
+    return unpaid(federation, short) if short else again
+
+
+def unpaid(federation: Federation, short: Sequence[Short]) -> str:
+    """Who cannot pay for another run; what each of them would have to allow is long, and a line of `check` for each."""
+    names = [one.site for one in short[:MOST_NAMED]] + [f"{len(short) - MOST_NAMED} others"] * (len(short) > MOST_NAMED)
+    who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    says = f"`tacit deploy check {federation.folder}` says for each what would allow one"
+    return f"another run is refused while {who} cannot pay for it: {says}"
