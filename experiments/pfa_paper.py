@@ -24,8 +24,8 @@ from statistics import mean, stdev
 from typing import ClassVar
 
 from tacit.errors import Refused
+from tacit.privacy import samplers
 from tacit.privacy.local.kind import LocalPlan, record_steps
-from tacit.privacy.plan import planned_participations
 
 DISTRIBUTIONS = ("mixgauss1", "mixgauss2", "mixgauss3", "mixgauss4", "uniform", "gauss", "pareto")
 RULES = ("mean", "weighted", "inverse-variance", "random-effects", "robust", "public-only", "random-projection", "pfa")
@@ -81,9 +81,8 @@ class Formula:
     def plan(self, experiment, population, *, size, own=None):
         rates, steps = record_steps(experiment, population)
         z = 10 * rates * math.sqrt(FORMULA_STEPS * -math.log10(population.delta)) / population.epsilons
-        share = (experiment.train.clients_per_round or len(population)) / len(population)
-        rounds = planned_participations(rounds=experiment.train.rounds, share=share)
-        return FormulaPlan(experiment.privacy.clip, rounds, rates, steps, z)
+        who = samplers.of(experiment, len(population))
+        return FormulaPlan(experiment.privacy.clip, who.planned(experiment.train.rounds), rates, steps, z, who)
 
     def refuse_at_site(self, experiment):
         raise Refused(

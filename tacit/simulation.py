@@ -178,7 +178,7 @@ def _noted(parts: Parts, words: str) -> Parts:
 
 
 def _largest(parts: Parts) -> int:
-    margin = CHANCE * parts.cohort**0.5 if parts.plan.together else 0.0
+    margin = CHANCE * parts.cohort**0.5 if parts.plan.sampler.charges_all else 0.0
     return min(len(parts.population), parts.cohort + int(margin))
 
 

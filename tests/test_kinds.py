@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import ready
-import toy_kind
 from typer.testing import CliRunner
 
 import tacit
@@ -15,10 +14,11 @@ from tacit.cli.app import app
 from tacit.deploy.site.consent import digest, refuse_beyond
 from tacit.deploy.site.limits import Limits
 from tacit.errors import BadInput, Refused
+from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import EMPTIED, FOREIGN, Words, promise
-from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.plan import Charging, Noising, Statement, kind_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TOY = {
@@ -122,11 +122,23 @@ def test_a_kind_of_somebody_elses_must_say_whom_its_epsilon_is_about_and_the_pro
     assert FOREIGN not in promise(toy(kind="local"), Words("a", EMPTIED, "b")).assumes
 
 
-def test_a_plan_by_which_all_pay_together_must_say_how_cohorts_are_drawn():
-    with pytest.raises(TypeError, match="Forgetful says `together`, so it must say"):
-        type("Forgetful", (toy_kind.ToyPlan,), {"together": True})
-    drawing = {"together": True, "drawn": lambda self, stream: [0]}
-    assert type("Careful", (toy_kind.ToyPlan,), drawing).together
+@pytest.mark.parametrize("lacking", ["draw", "event", "relation", "words"])
+def test_a_sampler_that_lacks_its_draw_its_price_or_its_words_cannot_be_made(lacking):
+    whole = {name: getattr(samplers.Poisson, name) for name in ("draw", "event", "relation", "words")}
+    assert type("Whole", (samplers.Sampler,), whole)(10, 5).charges_all
+    with pytest.raises(TypeError, match=lacking):
+        type("Forgetful", (samplers.Sampler,), {name: own for name, own in whole.items() if name != lacking})(10, 5)
+
+
+def test_a_sampler_that_there_is_not_is_never_taken_for_another():
+    with pytest.raises(BadInput, match="sampler"):
+        samplers.named("everybody")
+
+
+def test_a_plan_is_three_protocols_of_at_most_six_members_each():
+    for part in (Charging, Noising, Statement):
+        members = {name for name in (*vars(part), *part.__annotations__) if not name.startswith("_")}
+        assert len(members) <= 6, sorted(members)
 
 
 def test_nobody_asks_which_kind_a_plan_is_of_outside_the_kinds_own_rooms():
@@ -135,9 +147,9 @@ def test_nobody_asks_which_kind_a_plan_is_of_outside_the_kinds_own_rooms():
         "privacy/none/",
         "privacy/local/",
         "privacy/central/",
-        "privacy/banded/",
         "privacy/distributed/",
-        "privacy/kinds.py",
+        "privacy/plan.py",
+        "privacy/samplers.py",
         "experiment/",
     )
     found = [

@@ -12,9 +12,11 @@ import numpy as np
 from tacit.algorithms import rules
 from tacit.algorithms.local_dp import LocalDP
 from tacit.errors import Refused
+from tacit.privacy import samplers
 from tacit.privacy.guarantee import EMPTIED, Words
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.plan import Plan
+from tacit.privacy.samplers import Participation
 from tacit.training.dp_sgd import noised_update
 
 
@@ -23,7 +25,7 @@ class ToyPlan(Plan):
     mechanism: SampledGaussian
     clients: int
     participations: int
-    priced: bool = True
+    sampler: Participation
 
     @property
     def training_clip(self):
@@ -34,7 +36,7 @@ class ToyPlan(Plan):
         return np.array([self.mechanism.noise_multiplier])
 
     def key(self, client):
-        return repr(self.mechanism)
+        return "" if client is None else repr(self.mechanism)
 
     def digest(self):
         return repr((self.mechanism, self.clients))
@@ -63,7 +65,7 @@ class Toy:
 
     def plan(self, experiment, population, *, size, own=None):
         mechanism = SampledGaussian(experiment.privacy.noise_multiplier or 4.0, experiment.privacy.clip, 1.0)
-        return ToyPlan(mechanism, len(population), experiment.train.rounds)
+        return ToyPlan(mechanism, len(population), experiment.train.rounds, samplers.of(experiment, len(population)))
 
     def refuse_at_site(self, experiment):
         raise Refused("toys stay at home")

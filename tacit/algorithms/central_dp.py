@@ -1,10 +1,12 @@
 """Central DP: DP-FedAvg, Algorithm 1 of McMahan et al. 2018 (arXiv:1710.06963) with the estimator of fixed denominator; the
 central half of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Adaptive clip: Andrew et al. 2021 (arXiv:1905.03871).
 
-Guarantee: client level, against everybody who sees the models. The server is trusted: it sees clipped updates and who
-sent them. It clips again, since a client may not have; whose training fails or diverges sends a zero update, and who does not
+Guarantee: client level, against everybody who sees the models. The server is trusted: it sees clipped updates and who sent
+them. It clips again, since a client may not have; whose training fails or diverges sends a zero update, and who does not
 answer, or sends what cannot be used, counts as one; the divisor is the expected cohort. So nothing depends on who was drawn,
-who answered, or what one client sent. Where clients take turns in public (tacit/privacy/banded), nobody is in a sum out of turn."""
+who answered, or what one client sent. Where clients take turns in public (privacy/central/banded.py), nobody is in a sum out of
+turn.
+"""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,11 +34,11 @@ TOGETHER = 64  # updates on a device that are clipped and added at once
 class CentralDP:
     """`mechanism` is the round: its cohort, its noise and its price; `weights` (by client, at most 1) are the server's own.
 
-    `expected_weight` is q W, the divisor, whoever answers; `adapt` moves the clip from round to round, or None. `groups` are who
-    takes part in rounds 0, 1, .. of a public cycle; without any, chance decides.
+    `expected_weight` is q W, the divisor, whoever answers; `adapt` moves the clip from round to round, or None. `groups` are
+    who takes part in rounds 0, 1, .. of a public cycle; without any, chance decides.
 
-    Assumes: the server is trusted, and without `groups` keeps the cohort secret. `cost` is charged to everybody in the population,
-    drawn or not; with `groups` to those whose turn it is.
+    Assumes: the server is trusted, and without `groups` keeps the cohort secret. `cost` is charged to everybody in the
+    population, drawn or not; with `groups` to those whose turn it is.
     """
 
     tolerates_invalid: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
@@ -153,8 +155,8 @@ class Summing:
     def add(self, message: Message) -> None:
         """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing.
 
-        Guarantee: one client moves the sum by at most its weight times the clip, with its first message, whatever it sends; out of
-        its turn, where there are turns, not at all.
+        Guarantee: one client moves the sum by at most its weight times the clip, with its first message, whatever it sends; out
+        of its turn, where there are turns, not at all.
         """
         weights = self.algorithm.weights
         try:

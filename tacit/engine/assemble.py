@@ -32,9 +32,8 @@ from tacit.parts import models, tasks
 from tacit.parts.losses import Losses
 from tacit.parts.tasks import Task
 from tacit.privacy.guarantee import promise
-from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.reader import NOTHING, Before
-from tacit.privacy.plan import Plan
+from tacit.privacy.plan import Plan, kind_of, sampler_of
 from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
 from tacit.training.flat import flatten, frozen_mark, named, trainable
@@ -117,7 +116,7 @@ def clients(
         population = population.holding_out(mask, key=f"data.{key}")
     dataset = dataset.noting(*_loose_delta(experiment, population))
     if before.runs:
-        sealed = before.epsilons(population.names, together=kind_of(experiment).plans.together)
+        sealed = before.epsilons(population.names, together=sampler_of(experiment, len(population)).charges_all)
         population = replace(population, sealed=sealed)
     return dataset, shares, population
 
@@ -243,7 +242,7 @@ class Parts(TrainingTask):
     @property
     def cohort(self) -> int:
         """How many clients take part in a round."""
-        return self.experiment.train.clients_per_round or len(self.population)
+        return self.plan.sampler.cohort
 
 
 def unprotected(rows: int) -> str:
@@ -293,11 +292,8 @@ def assemble(
 ) -> Parts:
     """The parts for known clients: of a deployment's, only names, sizes and budgets need to be. Raises BadInput, or Refused for
     somebody else's training (`local`) that the plan must not have made its promise in. A site names itself (`own`)."""
-    train = experiment.train
-    if train.clients_per_round and train.clients_per_round > len(population):
-        raise BadInput(f"Expected train.clients_per_round <= {len(population)} clients, got {train.clients_per_round}.")
-    if train.min_clients > (train.clients_per_round or len(population)):
-        raise BadInput(f"Expected train.min_clients <= the clients of a round, got {train.min_clients}.")
+    if experiment.train.min_clients > sampler_of(experiment, len(population)).cohort:
+        raise BadInput(f"Expected train.min_clients <= the clients of a round, got {experiment.train.min_clients}.")
     if place != "simulation" and experiment.metric.per_client:
         raise BadInput("metric.per_client reads every client's rows, which only a simulation can: leave it out.")
     place = place if own is None else "site"
@@ -316,7 +312,7 @@ def assemble(
     device, *_ = map(_device, experiment.run.devices)
     theta = flatten(model.to(device))
     plan = kind_of(experiment).plan(experiment, population, size=theta.numel(), own=own)
-    if local is not None and plan.own_training:
+    if local is not None and plan.traits.own_training:
         raise Refused(FOREIGN)
     if experiment.run.device != "cpu":
         population = population.to(device)

@@ -3,7 +3,7 @@ have spent."""
 
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from dp_accounting import DpEvent
@@ -11,6 +11,7 @@ from dp_accounting import DpEvent
 from tacit.engine.assemble import Parts
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.samplers import Sampler
 from tacit.random import Derive
 from tacit.types import Budget, Client
 
@@ -27,21 +28,23 @@ class BudgetTracker:
         self._paying: set[int] = (
             set()
         )  # who was found able to pay after its last charge: what it is charged next asks again
-        self._together = parts.plan.together  # everybody pays for every round, drawn or not
+        self._together = parts.plan.sampler.charges_all  # everybody pays for every round, drawn or not
         # while a device trains, the price that is shown next is computed; processes fork, beside which there are no threads
         self._beside = ThreadPoolExecutor(1) if ledger is not None and parts.theta.is_cuda else None
         self._coming: dict[tuple[Budget, price.Composition], Future[float]] = {}
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
-            self._turns = parts.plan.scheduled(0) is not None
+            self._turns = parts.plan.sampler.scheduled(0) is not None
             self._find_most_turns(ledger)
-            self._stride = -(-parts.plan.turns(None, rounds=parts.experiment.train.rounds) // MARKS)
+            self._stride = -(-parts.plan.sampler.turns(None, rounds=parts.experiment.train.rounds) // MARKS)
             if not self._together:
                 charged = ledger.charged()
                 names, rounds = enumerate(parts.population.names), parts.experiment.train.rounds
                 again = [
-                    i for i, name in names if name in charged and parts.plan.asked_from(i, first_round, rounds=rounds)
+                    i
+                    for i, name in names
+                    if name in charged and parts.plan.sampler.asked_from(i, first_round, rounds=rounds)
                 ]
                 self.affording(again, len(parts.population))
         self._told = set(self._out) if first_round else set()  # a resumed run named them before it was stopped
@@ -161,8 +164,9 @@ def draw(
 ) -> list[Client] | None:
     """The clients that a round is to have; None where too few can pay. **Nobody has paid.**
     Who is `away` is asked nothing and pays nothing, unless too few are left without, or all pay together."""
-    if parts.plan.together:
-        return [parts.population[index] for index in parts.plan.drawn(derive(round, "cohort"))]
+    if parts.plan.sampler.charges_all:
+        drawn = cast(Sampler, parts.plan.sampler).draw(derive(round, "cohort"), round)
+        return [parts.population[int(index)] for index in drawn]
     cohort = sample(parts, budgets, round, derive)
     here = [client for client in cohort if client.index not in away]
     cohort = here if len(here) >= _fewest(parts) else cohort
@@ -175,7 +179,7 @@ def charged(
     """Those of a cohort that have paid, on disk; None where too few (or, if all must pay together, not all) can pay."""
     if cohort is None:
         return None
-    if parts.plan.together:
+    if parts.plan.sampler.charges_all:
         pays = ledger is not None and ledger.admit_everybody(budgets.budget, budgets.price_of_all, hint=budgets.hint)
         return cohort if pays else None
     paid = cohort if ledger is None else ledger.admit(cohort, budgets.cost, hint=budgets.hint)
@@ -183,12 +187,12 @@ def charged(
 
 
 def _fewest(parts: Parts) -> int:
-    return max(parts.experiment.train.min_clients, parts.plan.fewest)
+    return max(parts.experiment.train.min_clients, parts.plan.min_reports)
 
 
 def sample(parts: Parts, budgets: BudgetTracker, round: int, derive: Derive) -> list[Client]:
     """The clients of a round that can still pay: whose turn it is, or a uniform choice at a cost that does not depend on others."""
-    turn = parts.plan.scheduled(round)
+    turn = parts.plan.sampler.scheduled(round)
     if turn is not None:
         return budgets.affording(turn, len(turn))
     everybody, size = len(parts.population), parts.cohort

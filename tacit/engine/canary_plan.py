@@ -85,7 +85,7 @@ def sizes_of(parts: Parts) -> tuple[int, int, int, bool]:
     """What `Canaries` are made of beside their key.
     Raises: BadInput for more than there are coordinates, with the number that fits."""
     count, size, everybody = parts.experiment.audit.canaries or 0, parts.params.numel(), len(parts.population)
-    shared = parts.plan.summed
+    shared = parts.plan.traits.summed
     refuse_more(count, everybody, size, shared=shared)
     return count, everybody, size, shared
 

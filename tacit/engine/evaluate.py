@@ -203,7 +203,7 @@ def clients_record(
         "limits": [None if np.isinf(limit) else float(limit) for limit in population.epsilons],
         "classes": list(parts.dataset.class_names),
         "together": together,
-        "all_pay": parts.plan.together,
+        "all_pay": parts.plan.sampler.charges_all,
         "labels": _label_counts(parts, together) if simulated and parts.dataset.classified else [],
         "metric": headline(parts.experiment),
         "guarantee": promise.record() if promise else None,

@@ -35,7 +35,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
     experiment, releases = parts.experiment, parts.releases
     shared = experiment.privacy.ledger
     path = ledger_of(experiment, folder.path)
-    draws = parts.plan.together and experiment.run.randomness == "seeded" and not parts.is_deployed
+    draws = parts.plan.sampler.charges_all and experiment.run.randomness == "seeded" and not parts.is_deployed
     drawn = releases.server_key, releases.digest
     conditions: list[Callable[[bytes], Condition]] = []
     if draws:
@@ -49,7 +49,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
         population=population_id(experiment, parts.population, is_deployed=parts.is_deployed),
         run=folder.run,
         delta=experiment.privacy.delta,
-        rounds=1 if once else parts.plan.turns(None, rounds=experiment.train.rounds),
+        rounds=1 if once else parts.plan.sampler.turns(None, rounds=experiment.train.rounds),
         accountant=experiment.privacy.accountant,
         asked=asked or ((lambda client: {}) if once else asked_by(parts)),
         spare=not once,
@@ -88,10 +88,10 @@ def note_unpaid(ledger: Ledger | None, parts: Parts, params: torch.Tensor) -> No
 
 def asked_by(parts: Parts) -> Asking:
     """The queries that each client answers beside its rounds, by its name."""
-    if not any(parts.plan.asked(0)):
+    if not any(parts.plan.queries.events(0)):
         return lambda client: {}
     places = {name: index for index, name in enumerate(parts.population.names)}
-    return lambda client: parts.plan.asked(places[client]) if client in places else {}
+    return lambda client: parts.plan.queries.events(places[client]) if client in places else {}
 
 
 def refuse_unknown(folder: Folder, ledger: Ledger) -> None:

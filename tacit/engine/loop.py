@@ -48,7 +48,11 @@ def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) ->
         ledger.open_round(round, parts.releases.attempt(begins))
         known_released = ledger.ahead or ledger.released(released(round))
         # two releases of a round have the noise of the rounds before it in common, whose clients pay once
-        if parts.plan.once and known_released and (parts.is_deployed or parts.nonce or not ledger.again):
+        if (
+            parts.plan.traits.single_release
+            and known_released
+            and (parts.is_deployed or parts.nonce or not ledger.again)
+        ):
             known = (
                 f"The ledger {ledger.path} was charged for rounds after round {round + 1}"
                 if ledger.ahead
@@ -72,12 +76,12 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     if first < parts.experiment.train.rounds:
         algorithm.collect(state, round=first)
     if (
-        parts.plan.once and first and ledger is not None
+        parts.plan.traits.single_release and first and ledger is not None
     ):  # the ledger knows what the checkpoint goes on from, or is told now
         ledger.release(released(first - 1), state_mark(state))
     open_round(parts, ledger, state, first)  # before anything of the folder is dropped: it may refuse
     folder.rounds(before=first)
-    with Checkpoints(folder, state.params.device, once=parts.plan.once) as checkpoints:
+    with Checkpoints(folder, state.params.device, once=parts.plan.traits.single_release) as checkpoints:
         return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
 
 
@@ -94,8 +98,8 @@ def _rounds(
     algorithm, plan, last = parts.algorithm, parts.plan, parts.experiment.train.rounds - 1
     budgets, watch = BudgetTracker(parts, ledger, first_round=first), Watch()
     # sites answer the same question with the same report, for one charge: a second sum, of others of them, would show who is new
-    one_sum = parts.is_deployed and plan.summed and not plan.together
-    checkpoint_first = plan.once or one_sum  # what is repeated after a crash was then never released
+    one_sum = parts.is_deployed and plan.traits.summed and not plan.sampler.charges_all
+    checkpoint_first = plan.traits.single_release or one_sum  # what is repeated after a crash was then never released
     for r in range(first, last + 1):
         before, traffic, due = state, Traffic(), is_due(parts.experiment, r)
         with watch("admit"):
@@ -123,13 +127,13 @@ def _rounds(
             state = averaged(state, before, rate=parts.experiment.train.averaging, round=r)
             if checkpoint_first:
                 checkpoints.write(state, round=r + 1)
-            if plan.once and ledger is not None:
+            if plan.traits.single_release and ledger is not None:
                 ledger.release(released(r), state_mark(state))
             record_observation(parts, folder, r, cohort, traffic.info, info)
         with watch("evaluate"):
             evaluated, moved = evaluating(parts, state.result) if due else dict, state.params - before.params
         with watch("admit"):  # what was spent is priced while a device evaluates
-            again = [client for client in cohort if plan.asked_from(client.index, r + 1, rounds=last + 1)]
+            again = [client for client in cohort if plan.sampler.asked_from(client.index, r + 1, rounds=last + 1)]
             spent = budgets.after(again, last=r == last)
         with watch("evaluate"):
             record = {"round": r, **_finite(evaluated(), state, r), **(backdoor(parts, state.result) if due else {})}
@@ -177,7 +181,7 @@ def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
     kept += [] if state.average is None else [({"": begins.params}, {"": state.average})]
     fits = True
     if (
-        first < parts.experiment.train.rounds and not parts.plan.once
+        first < parts.experiment.train.rounds and not parts.plan.traits.single_release
     ):  # noise that goes on is looked at by its mechanism
         kept.append((begins.optimizer, state.optimizer))
         fits = set(begins.memory) <= set(state.memory)  # a rule's memory may change its shapes

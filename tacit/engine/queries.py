@@ -100,7 +100,7 @@ def ask(
     marks = (one.tobytes() for one in population.marks)
     clients = [with_mark(population[index], mark=rows) for index, rows in enumerate(marks)]
     sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
-    noises = {client.id: parts.plan.query_noise(query.name, client.index, **sensitive) for client in clients}
+    noises = {client.id: parts.plan.queries.mechanism(query.name, client.index, **sensitive) for client in clients}
     if ledger is not None:
         clients = ledger.answer(query.name, attempt, clients, cost_of(parts), hint=parts.plan.participations)
     if not clients:
@@ -422,7 +422,7 @@ def query_of(experiment: Experiment, dataset: Dataset, plan: Plan, population: P
     query = ranges_asked(experiment, dataset)
     if query is not None and plan.priced:
         sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
-        noises = (plan.query_noise(RANGES, index, **sensitive) for index in range(len(population)))
+        noises = (plan.queries.mechanism(RANGES, index, **sensitive) for index in range(len(population)))
         query.refuse_coarse(population.sizes, np.array([noise.noise_std for noise in noises if noise]))
     return query
 

@@ -130,7 +130,7 @@ class Releases:
     @cached_property
     def server_key(self) -> str:
         """What the server's randomness is keyed by beside the state: all that a deployed server knows."""
-        return mark("server", self.common, self.plan.server_key(), *self._planted)
+        return mark("server", self.common, self.plan.key(None), *self._planted)
 
     @cached_property
     def digest(self) -> str:
@@ -141,7 +141,7 @@ class Releases:
 
     def attempt(self, state: str) -> str:
         """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""
-        if self.is_deployed and not self.plan.together:
+        if self.is_deployed and not self.plan.sampler.charges_all:
             return mark("deployment", state)  # sites keep their answers: what is asked again is the same release
         # whoever answers a deployed server may be others than before its restart, and give another sum
         return mark("attempt", self.digest, state, self.start if self.is_deployed else "")

@@ -91,7 +91,7 @@ def _told(
         "adapt_seconds": float(seconds[0]),
         "alone_seconds": float(seconds[1]),
         **({"when": "during", "promised": parts.plan.priced} if parts.experiment.personal.during else {}),
-    } | ({"adapts": DRAWN} if parts.plan.together and parts.experiment.train.clients_per_round else {})
+    } | ({"adapts": DRAWN} if parts.plan.sampler.charges_all and parts.experiment.train.clients_per_round else {})
     limits = parts.population.epsilons.tolist()
     clients = [
         fact

@@ -1,33 +1,36 @@
 """What the rest of the house may ask about privacy: one plan a run, of one kind.
 
-A kind is one folder here (`none`, `local`, `central`, `distributed`) with a `KIND`, or somebody else's "package.module:name".
-It makes the plan of a run from its experiment; whoever admits, pays, trains, names attempts or writes words asks the plan."""
+A plan is three protocols in one: who pays and how often (`Charging`), which noise is drawn (`Noising`), and what may be said
+(`Statement`). A kind makes it from a run's experiment; whoever admits, pays, trains, names attempts or writes words asks the
+plan.
+"""
 
-import math
+import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from dp_accounting import DpEvent
 
+from tacit import plugin
 from tacit.algorithms import Algorithm
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.privacy import KINDS
+from tacit.privacy import samplers
 from tacit.privacy.guarantee import Words
 from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, most_releases
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.reader import Before
 from tacit.privacy.ledger.sql import ALL
-from tacit.privacy.queries.mechanism import NoisyCounts
+from tacit.privacy.queries.mechanism import NOTHING, Queries
+from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
-from tacit.random import Stream
 from tacit.training.optimizer import PLAIN, Descent
 from tacit.types import Client, Guarantee
-
-# What budgets pay for after what other runs of a ledger have sealed: the rows of `tacit plan` that every kind has.
 
 GROUPS = 12  # distinct budgets beyond this are shown in so many groups of similar epsilon
 
@@ -42,7 +45,7 @@ class Purse:
 
     def rounds(self, index: int | None, event: DpEvent, *, hint: int, asked: Asked = NOTHING_ASKED) -> int:
         """How many of the planned rounds a client can pay for beside its queries, as the ledger would say; without an index,
-        everybody together.
+        all.
 
         Raises: BadInput for an event without a price.
         """
@@ -59,19 +62,15 @@ class Purse:
     def whose(self, members: np.ndarray) -> dict[str, Any]:
         """The first columns of a row: how many clients and which, what they allow, and what other runs have sealed of that."""
         epsilons, sealed = self.population.epsilons[members], self.population.sealed
-        row: dict[str, Any] = {
-            "clients": len(members),
-            "names": [self.population.names[index] for index in sorted(members)],
-        }
-        row["epsilon"] = [float(epsilons.min()), float(epsilons.max())]
+        names = [self.population.names[index] for index in sorted(members)]
+        row = {"clients": len(members), "names": names, "epsilon": [float(epsilons.min()), float(epsilons.max())]}
         if sealed is not None:
             row["epsilon_sealed"] = [float(sealed[members].min()), float(sealed[members].max())]
         return row | {"delta": self.population.delta}
 
     def groups(self) -> Sequence[np.ndarray]:
-        """Clients with equal epsilon and equal rest of it; of many such groups, a few of similar ones.
-
-        Guarantee: every client is in exactly one group, in the order of their epsilons.
+        """Clients with equal epsilon and equal rest of it; of many such groups, a few of similar ones. Each client is in one
+        group.
         """
         order = np.lexsort((self.population.left, self.population.epsilons))
         epsilons, left = self.population.epsilons[order], self.population.left[order]
@@ -79,93 +78,59 @@ class Purse:
         return np.split(order, cuts) if len(cuts) < GROUPS else np.array_split(order, GROUPS)
 
 
-class Plan(ABC):
-    """One run's noise, who pays for it, and what may be said of it. What a kind leaves out means what stands here.
+@dataclass(frozen=True)
+class Traits:
+    """What holds for all plans of a kind, and is asked before there is one."""
 
-    Guarantee asked of every kind: `algorithm(...).cost(client)` is the whole price of what the client's round releases, and
-    `key`, `server_key` and `digest` name everything of the plan that those releases are a function of. Two plans that noise
-    otherwise and share a key would draw the same noise for both, which shows the difference of what it hides.
+    summed: bool = False  # what is released is a sum over clients, and nobody's update alone
+    trusts_server: bool = False  # the noise is the server's
+    own_training: bool = True  # the promise is made in Tacit's own training, and in no other
+    single_release: bool = False  # noise goes on from round to round, so that a round must never be released twice
 
-    Raises: TypeError, when the class is made, for a plan by which all pay together and that cannot draw a cohort.
-    """
 
-    participations: int  # rounds that a budget is made to last
+class Charging(ABC):
+    """Who pays for a round, how often, and for what else. What a kind leaves out means what stands here."""
+
+    traits: ClassVar[Traits] = Traits()
     priced: ClassVar[bool] = True  # False where nothing is charged and nothing promised
-    summed: ClassVar[bool] = False  # whether what is released is a sum over clients, and nobody's update by itself
-    together: ClassVar[bool] = False  # whether everybody pays for every round, whomever chance draws
-    trusts_server: ClassVar[bool] = False  # whether the noise is the server's
-    own_training: ClassVar[bool] = True  # whether the promise is made in Tacit's own training, and in no other
-    once: ClassVar[bool] = (
-        False  # whether noise goes on from round to round, so that a round must never be released twice
-    )
-
-    def __init_subclass__(cls, **rest: Any) -> None:
-        """Refuses a plan by which all would pay for cohorts that it cannot draw: it would be found out when they have paid."""
-        super().__init_subclass__(**rest)
-        if cls.together and cls.drawn is Plan.drawn:
-            raise TypeError(f"{cls.__name__} says `together`, so it must say by which chance a cohort is `drawn`.")
+    participations: int  # rounds that a budget is made to last
+    sampler: Participation
+    queries: Queries = NOTHING  # what clients answer beside training, each once
 
     @property
-    def fewest(self) -> int:
+    def min_reports(self) -> int:
         """With fewer reports than this a round releases nothing; a round of fewer clients is not begun."""
         return 1
 
-    @property
-    def training_clip(self) -> float | None:
-        """The norm that training bounds; None where it bounds nothing. It is for reports: what bounds is the mechanism."""
-        return None
 
-    @property
-    def noise_multipliers(self) -> np.ndarray | None:
-        """Noise over sensitivity: of every client, or the one of all."""
-        return None
+class Noising(ABC):
+    """Which noise is drawn, and what it is keyed by.
 
-    def drawn(self, stream: Stream) -> Sequence[int]:
-        """Where all pay together: the indices of a round's clients, by chance alone.
-
-        Raises: TypeError in a kind that never asks: one that says `together` cannot be defined without its own.
-        """
-        raise TypeError(f"{type(self).__name__} draws no cohorts")
-
-    def scheduled(self, round: int) -> Sequence[int] | None:
-        """Where it is public whose turn a round is: their indices. None where chance decides."""
-        return None
-
-    def turns(self, index: int | None, *, rounds: int) -> int:
-        """In how many of the first so many rounds a client may be asked; without an index, the one that is asked most."""
-        return rounds
-
-    def asked_from(self, index: int, round: int, *, rounds: int) -> bool:
-        """Whether a client may be asked in one of the rounds from `round` on."""
-        return self.turns(index, rounds=rounds) > self.turns(index, rounds=round)
+    Guarantee asked of every kind: `key` and `digest` name everything of the plan that its releases are a function of. Two plans
+    that noise otherwise and share a key would draw the same noise for both, which shows the difference of what it hides.
+    """
 
     @abstractmethod
-    def key(self, client: Client) -> str:
-        """What a client's noise is keyed by, of the plan: every number that the client's release depends on."""
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """What clients train and release, and what the server does with it. Raises BadInput for what cannot be wired.
 
-    def server_key(self) -> str:
-        """What the server's noise and cohorts are keyed by, of the plan; empty where the server draws none."""
-        return ""
+        Guarantee asked: nothing but what the algorithm's `release` returns leaves a client, and `cost` is its whole price.
+        """
+
+    def rule(self, experiment: Experiment, population: Population) -> str | None:
+        """The name of the rule that combines updates, asked for or the kind's own choice; None where there is none."""
+        return experiment.aggregate.rule or "mean"
+
+    @abstractmethod
+    def key(self, client: Client | None) -> str:
+        """What a client's noise is keyed by, of the plan: every number that its release depends on.
+
+        Of None, what the server's noise and cohorts are keyed by; empty where the server draws none.
+        """
 
     @abstractmethod
     def digest(self) -> str:
         """Every number of the plan, as one text: a resumed run with another one is another release, and is paid again."""
-
-    @abstractmethod
-    def algorithm(self, wiring: Wiring) -> Algorithm:
-        """What clients train and release, and what the server does with it.
-
-        Guarantee asked: nothing but what the algorithm's `release` returns leaves a client, and `cost` is its whole price.
-
-        Raises: BadInput for what cannot be wired.
-        """
-
-    def rule(self, experiment: Experiment, population: Population) -> str | None:
-        """The name of the rule that combines updates; None where there is none.
-
-        The one that was asked for, or the kind's own choice.
-        """
-        return experiment.aggregate.rule or "mean"
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray | None:
         """The noise per coordinate of every client's update as it is sent, where clients noise their own, else None: public."""
@@ -181,19 +146,15 @@ class Plan(ABC):
         descent: Descent = PLAIN,
         largest: float = 0.0,
     ) -> float:
-        """No number that an honest client sends is larger; a deployed server refuses a message with one.
+        """No number that an honest client sends is larger; a deployed server refuses a message with one. Infinite: not known.
 
-        `largest` is that of the parameters which it was sent. Infinite where nothing is known.
+        `largest` is that of the parameters which it was sent.
         """
         return float("inf")
 
-    def asked(self, index: int) -> Mapping[str, DpEvent]:
-        """The queries that a client answers beside training, each once, and what each costs; none, in most kinds."""
-        return {}
 
-    def query_noise(self, query: str, index: int, *, l2_squared: int, cells: int) -> NoisyCounts | None:
-        """The noise of one client's answer to a query; None where nothing is promised, and the answer is exact."""
-        return None
+class Statement(ABC):
+    """What may be said of a plan: words, rows, and numbers for reports."""
 
     @abstractmethod
     def words(self, experiment: Experiment) -> Words:
@@ -213,20 +174,19 @@ class Plan(ABC):
         """`tacit plan`: a row for every group of clients that pay alike. Raises BadInput where there is nothing to plan."""
         raise BadInput(f'privacy.kind = "{purse.experiment.privacy.kind}" has nothing to plan.')
 
+    @property
+    def training_clip(self) -> float | None:
+        """The norm that training bounds; None where it bounds nothing. It is for reports: what bounds is the mechanism."""
+        return None
 
-def planned_participations(*, rounds: int, share: float) -> int:
-    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share).
+    @property
+    def noise_multipliers(self) -> np.ndarray | None:
+        """Noise over sensitivity: of every client, or the one of all."""
+        return None
 
-    A client drawn more often than that runs out early and stays out; one drawn less often keeps what is left. So this number
-    decides how much noise there is, never whether a budget holds.
 
-    >>> planned_participations(rounds=100, share=1.0), planned_participations(rounds=100, share=0.1)
-    (100, 16)
-    """
-    if share >= 1:
-        return rounds
-    mean = rounds * share
-    return max(1, min(rounds, math.ceil(mean + 2 * math.sqrt(mean * (1 - share)))))
+class Plan(Charging, Noising, Statement):
+    """One run's noise, who pays for it, and what may be said of it."""
 
 
 class Kind(Protocol):
@@ -247,3 +207,34 @@ class Kind(Protocol):
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Raises Refused for what would leave a site unprotected from a server that it does not trust."""
         ...
+
+
+def kind_of(experiment: Experiment) -> Kind:
+    """The kind that an experiment names: a folder of this room, or what the factory at "package.module:name" makes.
+
+    Assumes: somebody else's code does what it says; it runs in this process.
+
+    Raises: BadInput in one sentence for what cannot be imported or made, and for what is no kind.
+    """
+    name = experiment.privacy.kind
+    if name in KINDS:
+        return importlib.import_module(f"tacit.privacy.{name}.kind").kind(experiment)
+    kind = plugin.make(plugin.find("tacit.privacy", name, key="privacy.kind"), {}, table="privacy")
+    plans = getattr(kind, "plans", None)
+    if not (isinstance(plans, type) and issubclass(plans, Plan)):
+        raise BadInput(
+            f"privacy.kind = {name!r} is no kind of privacy: it needs `plans`, the class of the plans it makes."
+        )
+    for method in ("plan", "refuse_at_site"):
+        if not callable(getattr(kind, method, None)):
+            raise BadInput(f"privacy.kind = {name!r} is no kind of privacy: it has no `{method}`.")
+    return kind
+
+
+def sampler_of(experiment: Experiment, clients: int) -> Participation:
+    """Who takes part in an experiment's rounds: as its kind says, where that has a `sampler` of its own.
+
+    Raises: BadInput for a cohort larger than the population.
+    """
+    own = getattr(kind_of(experiment), "sampler", samplers.of)
+    return own(experiment, clients)

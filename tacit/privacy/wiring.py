@@ -115,11 +115,9 @@ class Wiring:
         kinds: Mapping[str, Callable[..., ServerOptimizer]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
         return kinds[train.server_optimizer](train.server_learning_rate, **options)
 
-    @cached_property
-    def takes_part(self) -> float:
-        """In how many rounds a client is expected to take part, of those that are in the result."""
-        train, everybody = self.experiment.train, len(self.population)
-        share = min(1.0, train.clients_per_round / everybody) if train.clients_per_round else 1.0
+    def takes_part(self, share: float) -> float:
+        """In how many rounds a client is expected to take part, of those that are in the result, by its share of all rounds."""
+        train = self.experiment.train
         return max(1.0, share * rounds_in_it(train.rounds, rate=train.averaging))
 
     def rule(self, name: str) -> rules.Rule:

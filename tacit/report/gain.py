@@ -29,7 +29,7 @@ from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.personal.everybody import Sites, expected
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of, sampler_of
 from tacit.random import seeded
 
 # Sites of a federation that nobody has read a row of: their names and epsilons from the experiment, their rows as
@@ -195,9 +195,8 @@ def of_experiment(
 
 def _asked(experiment: Experiment, everybody: int) -> dict[str, float]:
     """In how many rounds a site is expected to be asked, where chance draws cohorts, and how many rounds there are."""
-    train = experiment.train
-    share = min(1.0, (train.clients_per_round or everybody) / everybody)
-    return {"rounds": share * train.rounds, "of": float(train.rounds)}
+    rounds = experiment.train.rounds
+    return {"rounds": sampler_of(experiment, everybody).rate * rounds, "of": float(rounds)}
 
 
 def noises(experiment: Experiment, population: Population, sizes: np.ndarray, *, parameters: int) -> np.ndarray:

@@ -24,12 +24,11 @@ from tacit.experiment.extras import EVALUATION, WORDS, shares
 from tacit.parts import metrics, tasks
 from tacit.personal import one
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.filter import ROUNDING
 from tacit.privacy.ledger.reader import NOTHING, Before
 from tacit.privacy.ledger.sql import ALL
-from tacit.privacy.plan import Plan, Purse
+from tacit.privacy.plan import Plan, Purse, kind_of
 from tacit.privacy.queries.evaluation import Judgement, told_apart
 from tacit.report.price import rounded
 from tacit.report.writers import load_writers
@@ -198,7 +197,7 @@ def _affordable(row: dict[str, Any]) -> str:
 def _paid(experiment: Experiment, plan: Plan, rows: list[dict[str, Any]]) -> bool:
     """Whether enough clients can pay for a round."""
     paying = sum(row["clients"] for row in rows if row[_affordable(row)][1] >= 1)
-    return paying >= max(1, plan.fewest, experiment.train.min_clients)
+    return paying >= max(1, plan.min_reports, experiment.train.min_clients)
 
 
 def _refuse(experiment: Experiment, dataset: Dataset, population: Population, path: Path) -> None:
@@ -241,7 +240,7 @@ def tells_nothing(experiment: Experiment, judged: Judgement, plan: Plan, populat
     It follows from public numbers: the noise, and how many rows clients of these sizes are expected to hold out.
     """
     share, sensitive = experiment.data.held_out or 0.0, {"l2_squared": judged.l2_squared, "cells": judged.cells}
-    noises = [plan.query_noise(EVALUATION, index, **sensitive) for index in range(len(population))]
+    noises = [plan.queries.mechanism(EVALUATION, index, **sensitive) for index in range(len(population))]
     stds = np.array([noise.noise_std for noise in noises if noise is not None])
     expected = np.maximum(1.0, population.sizes * share / (1 - share))
     metric = metrics.key(tasks.chosen(experiment))

@@ -193,7 +193,7 @@ def _promise(parts: Parts, limits: tuple[float, float]) -> str:
 def _shared(parts: Parts) -> str:
     """What a shared ledger held when the run began."""
     privacy, before, names = parts.experiment.privacy, parts.before, parts.population.names
-    most = max(before.epsilons(names, together=parts.plan.together))
+    most = max(before.epsilons(names, together=parts.plan.sampler.charges_all))
     return (
         f"The ledger {privacy.ledger} held {before.runs} other run{'s' * (before.runs != 1)} when this one began: up to epsilon"
         f" {shown(most)} per {privacy.unit_kept} was sealed and counts as spent;"

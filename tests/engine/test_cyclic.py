@@ -15,9 +15,10 @@ from tacit.engine import loop as loop_module
 from tacit.engine.assemble import build
 from tacit.engine.run_folder import CHECKPOINT, Folder
 from tacit.errors import BadInput, LedgerError
+from tacit.privacy import samplers
 from tacit.privacy.accounting import price
-from tacit.privacy.banded.kind import BandedPlan, dealt
-from tacit.privacy.banded.mechanism import banded
+from tacit.privacy.central.banded import banded
+from tacit.privacy.central.kind import BandedPlan
 
 CYCLIC = {
     "name": "cyclic",
@@ -223,7 +224,7 @@ def test_noise_that_began_with_another_factorisation_is_refused_before_anybody_p
     with pytest.raises(Stop):
         tacit.run(cyclic(), out=tmp_path, observe=stop_after(2), page=False)
     before = charges(tmp_path)
-    monkeypatch.setattr("tacit.privacy.banded.kind.banded", lambda rounds, bands, momentum: banded(rounds, bands, 0.5))
+    monkeypatch.setattr("tacit.privacy.central.kind.banded", lambda rounds, bands, momentum: banded(rounds, bands, 0.5))
     with pytest.raises(BadInput, match="began with another factorisation"):
         tacit.run(cyclic(), out=tmp_path, resume=True, page=False)
     assert charges(tmp_path) == before
@@ -256,9 +257,9 @@ def test_sampler_says_which_noise_and_bands_how_far_it_reaches():
 
 
 def test_another_seed_deals_other_groups_and_everything_of_the_plan_is_in_its_digest():
-    assert dealt(10, cycle=4, seed=0) != dealt(10, cycle=4, seed=1)
+    assert samplers.cyclic(10, 3, seed=0) != samplers.cyclic(10, 3, seed=1)
     plans = [build(cyclic(**change)).plan for change in ({}, {"privacy": {"bands": 2}}, {"run": {"seed": 1}})]
-    assert len({plan.digest() for plan in plans}) == len({plan.server_key() for plan in plans}) == 3
+    assert len({plan.digest() for plan in plans}) == len({plan.key(None) for plan in plans}) == 3
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tacit.crypto.secret_key import generate
 from tacit.engine import loop as loop_module
 from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy.accounting import price
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of
 from tacit.report import plan as planned
 
 PAILLIER = {"kind": "paillier", "key_bits": 2048}

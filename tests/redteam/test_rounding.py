@@ -13,7 +13,7 @@ from torch import nn
 from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput
-from tacit.privacy.banded.mechanism import Banded, BandedGaussian
+from tacit.privacy.central.banded import Banded, BandedGaussian
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.mechanism import FAST_FROM, ExactSum, bound, norm_bound, row_norm_bounds, row_scales
 from tacit.random import seeded

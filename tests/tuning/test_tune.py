@@ -782,7 +782,7 @@ def test_answers_make_a_search_dearer_and_the_noise_and_the_price_of_an_answer_c
     made = search.build(priced.runs[0].experiment)
     judged = search.judged_by(made.experiment, made.dataset)
     for index, name in enumerate(made.population.names):
-        noise = made.plan.query_noise("evaluation", index, l2_squared=judged.l2_squared, cells=judged.cells)
+        noise = made.plan.queries.mechanism("evaluation", index, l2_squared=judged.l2_squared, cells=judged.cells)
         assert priced.asked[name]["evaluation"] == SelfComposedDpEvent(noise.event(), 3)
     one = Releases(priced.events["client-0"], 1, tuple(priced.asked["client-0"].items()))
     both = price.epsilon(one.in_runs(1), delta=priced.delta)

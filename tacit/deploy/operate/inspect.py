@@ -34,10 +34,10 @@ from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, Taci
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PAID, SIDES, WORDS, shares
 from tacit.privacy.guarantee import shown
-from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.reader import accounts, at_one_site, marked
 from tacit.privacy.ledger.sql import EVERYBODY, key_of
+from tacit.privacy.plan import kind_of
 
 SOON_DAYS = 14.0
 REFUSED = (401, 403, 404)
@@ -171,7 +171,7 @@ def _granted(experiment: Experiment | None, limits: Limits, name: str) -> str:
     asked, privacy = proposed(experiment, name), experiment.privacy
     if not limits.epsilon < asked < math.inf:
         return ""
-    own_noise = not kind_of(experiment).plans.summed and privacy.noise_multiplier is None
+    own_noise = not kind_of(experiment).plans.traits.summed and privacy.noise_multiplier is None
     follows = f"its noise follows from {limits.epsilon:g}" if own_noise else "no run may cost it more"
     return f"; {asked:g} proposed, {limits.epsilon:g} granted by {BUDGET}: {follows}"
 

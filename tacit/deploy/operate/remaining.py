@@ -115,7 +115,7 @@ def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs:
     if event is None:
         raise BadInput(NO_PRICE)
     budget = Budget(client.budget.epsilon, privacy.run_delta, own.unit)
-    turns = parts.plan.turns(None, rounds=parts.experiment.train.rounds)
+    turns = parts.plan.sampler.turns(None, rounds=parts.experiment.train.rounds)
     how = {"accountant": privacy.accountant, "asked": asked_by(parts)(client.id)}
     most = most_releases(
         budget, event, before=Spent(), total_delta=own.delta, rounds=turns, hint=parts.plan.participations, **how
@@ -189,13 +189,19 @@ def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limit
     if parts is None or client is None or event is None:
         return sealed.epsilon < limits.epsilon
     plan, rounds = parts.plan, experiment.train.rounds
-    needed = rounds if plan.together else plan.turns(index, rounds=rounds) if plan.scheduled(0) is not None else 1
+    needed = (
+        rounds
+        if plan.sampler.charges_all
+        else plan.sampler.turns(index, rounds=rounds)
+        if plan.sampler.scheduled(0) is not None
+        else 1
+    )
     left = most_releases(
         Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit),
         event,
         before=sealed,
         total_delta=math.inf,  # it is asked about apart
-        rounds=plan.turns(None, rounds=rounds),
+        rounds=plan.sampler.turns(None, rounds=rounds),
         accountant=experiment.privacy.accountant,
         hint=needed,
         most_epsilon=client.budget.epsilon,

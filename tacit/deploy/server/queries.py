@@ -129,7 +129,7 @@ def _paying(parts: Parts, ledger: Ledger | None, query: Query, attempt: str) -> 
 
 def noise_std(parts: Parts, query: Query, index: int) -> float:
     """The noise on each of a site's counts, as the site computes it; 0 where nothing is promised."""
-    noise = parts.plan.query_noise(query.name, index, l2_squared=query.l2_squared, cells=query.cells)
+    noise = parts.plan.queries.mechanism(query.name, index, l2_squared=query.l2_squared, cells=query.cells)
     return 0.0 if noise is None else noise.noise_std
 
 

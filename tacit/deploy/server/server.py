@@ -302,7 +302,7 @@ def _serve(
     patience, odd, most = call.round_seconds, partial(oddity, parts), answer_bytes(parts)
     announce(call.keys, most)
     trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, door, odd, most)
-    trainer.status = None if parts.plan.together else status  # who takes part is a secret of central DP
+    trainer.status = None if parts.plan.sampler.charges_all else status  # who takes part is a secret of central DP
     sites.trainer = trainer
     status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")
     describe(parts, ledger, folder, asking=AtSites(grid, trainer.nodes, patience))
@@ -367,7 +367,7 @@ def _terms(parts: Parts) -> dict[int, Terms]:
 
 def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     rounds = parts.experiment.train.rounds
-    if ledger is None or not parts.plan.together:
+    if ledger is None or not parts.plan.sampler.charges_all:
         return rounds
     _, first = folder.restore() or (None, 0)
     budgets = BudgetTracker(parts, ledger)

@@ -20,7 +20,7 @@ from tacit.errors import Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import NOBODY_MALICIOUS
 from tacit.experiment.privacy import KINDS
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of
 
 # Nothing that a server sends is code: what an experiment names as "package.module:name" runs here only if the site
 # listed it.

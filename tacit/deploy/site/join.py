@@ -169,7 +169,7 @@ class Joined:
         another name at every call. Where everybody pays together, all rounds have one name: they were charged when the run was
         agreed.
         """
-        if self.parts.plan.together:
+        if self.parts.plan.sampler.charges_all:
             return "agreed"
         fresh = uuid.uuid4().hex if self.parts.nonce else ""  # what cannot be repeated is another release every time
         return mark("site", self.parts.releases.client(self.client), question_mark(question), fresh)
@@ -266,10 +266,10 @@ def asked_of(parts: Parts, index: int) -> dict[str, DpEvent | None]:
         }
         for query, one in counted.items():
             if one is not None:
-                parts.plan.query_noise(query, index, l2_squared=one.l2_squared, cells=one.cells)
+                parts.plan.queries.mechanism(query, index, l2_squared=one.l2_squared, cells=one.cells)
     except BadInput as error:
         raise Refused(f"What the experiment asks beside training cannot be answered: {error}") from None
-    priced = parts.plan.asked(index)
+    priced = parts.plan.queries.events(index)
     return {query: priced.get(query) for query in shares(parts.experiment)}
 
 

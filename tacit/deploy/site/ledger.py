@@ -83,7 +83,7 @@ def own_ledger(
         population=population_of(experiment, settings, parts.population, is_deployed=parts.is_deployed),
         run=agreed.run,
         delta=limits.delta,
-        rounds=parts.plan.turns(None, rounds=experiment.train.rounds),
+        rounds=parts.plan.sampler.turns(None, rounds=experiment.train.rounds),
         most_epsilon=agreed.terms.epsilon,
         accountant=experiment.privacy.accountant,
         asked=asked_by(parts),

@@ -29,7 +29,7 @@ def pay(folder: Path, joined: Joined, round: int, question: bytes) -> None:
     """
     if joined.ledger is None:
         return
-    if joined.parts.plan.together:
+    if joined.parts.plan.sampler.charges_all:
         if joined.ledger.charged_rounds() <= round:
             raise Refused(f"Round {round + 1} was not paid for when the run was agreed.")
         joined.ledger.refuse_copies()
@@ -93,10 +93,12 @@ def refuse_out_of_turn(joined: Joined, round: int) -> None:
     Raises: Refused.
     """
     plan, index = joined.parts.plan, joined.client.index
-    turn = plan.scheduled(round)
+    turn = plan.sampler.scheduled(round)
     if turn is not None and index not in turn:
-        own = next(early for early in range(joined.agreement.terms.rounds) if index in (plan.scheduled(early) or ()))
-        after = next(late for late in range(own + 1, MOST_ROUNDS) if index in (plan.scheduled(late) or ()))
+        own = next(
+            early for early in range(joined.agreement.terms.rounds) if index in (plan.sampler.scheduled(early) or ())
+        )
+        after = next(late for late in range(own + 1, MOST_ROUNDS) if index in (plan.sampler.scheduled(late) or ()))
         raise Refused(
             f"Round {round + 1} is not this site's turn: it takes part in rounds {own + 1}, {after + 1} and so on, and not"
             f" again within {after - own} rounds."
@@ -106,9 +108,9 @@ def refuse_out_of_turn(joined: Joined, round: int) -> None:
 def refuse_unpaid_turns(joined: Joined) -> None:
     """Refuses a schedule that has the site take part more often than its budget pays for; nothing is charged. Raises Refused."""
     plan, rounds = joined.parts.plan, joined.agreement.terms.rounds
-    if plan.scheduled(0) is None:
+    if plan.sampler.scheduled(0) is None:
         return
-    turns, left = plan.turns(joined.client.index, rounds=rounds), payable(joined)
+    turns, left = plan.sampler.turns(joined.client.index, rounds=rounds), payable(joined)
     if left < turns:
         raise Refused(f"{_budget(joined.limits)} pays for {left} of the {turns} turns that the schedule gives it.")
 
@@ -144,14 +146,14 @@ def sealed_before(joined: Joined) -> float:
 def payable(joined: Joined) -> int:
     """How many of the agreed rounds what is left of the budget pays for; all of them where they are paid for already, or free."""
     ledger, event, rounds = joined.ledger, joined.parts.algorithm.cost(joined.client), asked_for(joined)
-    if ledger is None or event is None or joined.parts.plan.together:
+    if ledger is None or event is None or joined.parts.plan.sampler.charges_all:
         return rounds
     return min(rounds, ledger.rounds_left(joined.client, event, hint=rounds))
 
 
 def asked_for(joined: Joined) -> int:
     """In how many of the agreed rounds the site may be asked."""
-    return joined.parts.plan.turns(joined.client.index, rounds=joined.agreement.terms.rounds)
+    return joined.parts.plan.sampler.turns(joined.client.index, rounds=joined.agreement.terms.rounds)
 
 
 def spent(joined: Joined) -> float | None:

@@ -105,7 +105,7 @@ def answer(site: Path, joined: Joined, query: str, body: bytes) -> bytes:
     cannot be given again bit for bit; BudgetExhausted; LedgerError, OSError.
     """
     asked, client, question = COUNTED[query](joined, body)
-    noise = joined.parts.plan.query_noise(query, client.index, l2_squared=asked.l2_squared, cells=asked.cells)
+    noise = joined.parts.plan.queries.mechanism(query, client.index, l2_squared=asked.l2_squared, cells=asked.cells)
     folder = replies.make_folder(_folder(site, joined.agreement, query))
     replies.bind(folder, ONLY, body, called=f"The query {query}")
     pay_query(joined, query, _attempt(joined, asked, client, question))

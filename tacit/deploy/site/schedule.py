@@ -17,8 +17,8 @@ from tacit.deploy.site.rows import OWN_FILES, shape
 from tacit.errors import BudgetExhausted, Refused
 from tacit.experiment import Experiment
 from tacit.privacy.central.kind import WeighedSums, one_budget
-from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.filter import Spent, most_releases
+from tacit.privacy.plan import kind_of
 from tacit.types import Budget
 
 # What a site says of itself when it is greeted: its name, and what it declares to be public.
@@ -92,7 +92,7 @@ def refuse_unpaid(experiment: Experiment, epsilons: Mapping[str, float], *, delt
     if not privacy.noise_said:
         return  # it is made to last
     plan = cast(WeighedSums, kind.plan(experiment, population, size=1))
-    turns = plan.turns(list(epsilons).index(site), rounds=experiment.train.rounds)
+    turns = plan.sampler.turns(list(epsilons).index(site), rounds=experiment.train.rounds)
     budget = Budget(epsilons[site], privacy.run_delta, privacy.unit_kept)
     left = most_releases(
         budget,
@@ -107,7 +107,7 @@ def refuse_unpaid(experiment: Experiment, epsilons: Mapping[str, float], *, delt
     if left < turns:
         what = (
             "turns that the schedule gives it"
-            if plan.scheduled(0) is not None
+            if plan.sampler.scheduled(0) is not None
             else "rounds, each of which every site pays for"
         )
         raise BudgetExhausted(

@@ -34,7 +34,7 @@ from tacit.deploy.site.schedule import declaration
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused, TacitError
 from tacit.experiment.extras import shares
 from tacit.privacy.guarantee import shown
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of
 from tacit.privacy.wiring import Local
 from tacit.wire import unpack
 
@@ -143,7 +143,7 @@ class Site:
         promised = agreement.write_promise(self.folder, run, promise_of(joined))
         if asked.ranges is not None and bind(self.folder, joined.agreement, joined.parts.experiment, asked.ranges):
             joined = self._runs.build(run, text, roster)  # which reads the rows with them
-        if joined.parts.plan.together:
+        if joined.parts.plan.sampler.charges_all:
             prepay(joined, asked.releases or 0)
         self._runs.hold(joined)
         terms = joined.agreement.terms
@@ -177,7 +177,7 @@ class Site:
             raise Refused(
                 "The server does not speak Tacit, so it asks no queries: leave out data.held_out, privacy.stats and private ranges."
             )
-        if kind_of(experiment).plans.trusts_server:
+        if kind_of(experiment).plans.traits.trusts_server:
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
         roster = Roster((settings["name"],), (size,), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
         agreement.refuse_changed(self.folder, run, text, roster.record())

@@ -18,7 +18,7 @@ from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.lab.attacks import _finding as roc
 from tacit.lab.attacks._membership import FEWEST_MODELS, confidences, lira, rmia, server_view, shadows
 from tacit.lab.attacks._records import halves, pooled, whole
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of
 
 MOST_LISTED = 10  # clients in a table that people read
 MOST_PUBLIC = 5000  # public rows that a record is compared with
@@ -66,7 +66,7 @@ class membership(Attack):
                 known = np.isfinite(seen)
                 scored["server"] = roc.Scored.of(seen[known], member[0][known], rows[known])
                 notes += [f"The server's view: {note}" for note in roc.too_few(scored["server"])]
-                notes += [TRUSTED] if kind_of(experiment).plans.trusts_server else []
+                notes += [TRUSTED] if kind_of(experiment).plans.traits.trusts_server else []
         return _finding(experiment, parts, scored, notes)
 
     def _public(self, parts: Parts, folders: list[Any], log_p: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ from tacit.lab.attacks._records import (
     whole,
     whole_update,
 )
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of
 from tacit.random import seeded
 from tacit.simulation import run
 from tacit.types import Message
@@ -183,5 +183,5 @@ def _finding(
     estimates = (all_looks, *by_round.values())
     playing = int(np.isfinite(coins).sum())
     attacked = f"{playing} clients' updates, half of them with {wanted}; {experiment.privacy.kind} privacy"
-    notes = (TRUSTED,) if kind_of(experiment).plans.trusts_server else ()
+    notes = (TRUSTED,) if kind_of(experiment).plans.traits.trusts_server else ()
     return Finding("property", experiment.name, attacked, estimates, (plot,), notes=notes)

@@ -23,8 +23,7 @@ from tacit.lab.audit.evidence import Check, Exact, Layer, Rate, Spread
 from tacit.lab.audit.probes import Claim, Prepare, Probe, Probes, read
 from tacit.lab.audit.trainers import Making, Subject, ask, one_by_one
 from tacit.privacy.accounting.rdp import IntegerSumDpEvent
-from tacit.privacy.banded.kind import BandedPlan
-from tacit.privacy.central.kind import CentralPlan
+from tacit.privacy.central.kind import BandedPlan, CentralPlan
 from tacit.privacy.distributed.kind import DistributedPlan, lanes_of
 from tacit.random import Derive, keyed
 from tacit.training.dp_sgd import DpSgd
@@ -207,7 +206,7 @@ class Server:
         """The noise on sums, and who is drawn."""
         layers = evidence.layers_of(self.parts.model)
         rounds = evidence.rounds_for(1, layers)
-        if self.parts.plan.once:
+        if self.parts.plan.traits.single_release:
             yield from self._banded(cast(BandedPlan, self.parts.plan), claim, rounds, clip=clip)
             return
         found = np.array([[self.moved([], partial(self.derive(), "server", r), round=r)] for r in range(rounds)])
@@ -225,7 +224,7 @@ class Server:
         layers = evidence.layers_of(self.parts.model)
         yield from evidence.checks(SERVER, np.array(found)[:, None] / (z * clip), layers, multiplier=z)
         bands = range(max(1, plan.mechanism.cycle - strategy.bands + 1) + plan.mechanism.cycle)
-        turns = [[plan.scheduled(r + step) for step in range(strategy.bands)] for r in bands]
+        turns = [[plan.mechanism.cohorts.scheduled(r + step) for step in range(strategy.bands)] for r in bands]
         most = max(max(np.bincount(np.concatenate(band).astype(int), minlength=1)) for band in turns)
         yield Check(SERVER, "turns in a band", 1.0, Exact(float(most)), "a client is in two rounds whose noise is one")
 
@@ -244,7 +243,7 @@ class Server:
         if claim.rate == 1:
             return
         everybody = len(self.parts.population)
-        draws = [self.plan.drawn(self.derive()(r, "cohort")) for r in range(DRAWS)]
+        draws = [self.plan.sampler.draw(self.derive()(r, "cohort"), r) for r in range(DRAWS)]
         counts, said = [len(cohort) for cohort in draws], "clients are drawn more often than is priced"
         if claim.fixed:
             most = max(counts) / everybody
@@ -310,7 +309,7 @@ def clients_central(where: str, parts: Parts, making: Making, plant: Prepare, pr
 def heaviest(parts: Parts, where: str) -> tuple[int, ...]:
     """Clients of all sizes, the largest first."""
     picked = clients_of(parts, "")
-    turn = parts.plan.scheduled(0)
+    turn = parts.plan.sampler.scheduled(0)
     if turn is not None:  # what they send is added in round 0
         picked = sorted(turn, key=lambda index: -int(parts.population.sizes[index]))[: len(picked)]
     ordered = sorted(picked, key=lambda index: -int(parts.population.sizes[index]))

@@ -17,7 +17,7 @@ from tacit.lab.audit.evidence import LEVEL, Audit, Check, confirmed, judge, unsu
 from tacit.lab.audit.plants import plant_of, refuse
 from tacit.lab.audit.probes import Prepare, probes_of
 from tacit.lab.audit.trainers import TRAINERS, slow_key
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of
 
 KINDS = {  # what an audit holds at the server, and at the clients
     LocalDP: (kinds.server_local, kinds.clients_local),
@@ -40,7 +40,7 @@ def prepared(experiment: Experiment) -> Parts:
         raise BadInput("An audit holds what honest clients are promised against the code: leave out [attack].")
     sections = {name: getattr(experiment, name) for name in Experiment.model_fields}
     plans = kind_of(experiment).plans
-    if plans.priced and plans.own_training:
+    if plans.priced and plans.traits.own_training:
         sections["aggregate"] = type(experiment.aggregate)(rule="mean")
     chosen = Experiment(**sections)
     if slow_key(chosen):

@@ -354,7 +354,7 @@ def refuse(name: str, plant: Plant, parts: Parts) -> None:
 def _sampled(parts: Parts) -> bool:
     algorithm = parts.algorithm
     if isinstance(algorithm, CentralDP):
-        return parts.plan.mechanism.rate < 1  # type: ignore[attr-defined]
+        return parts.plan.sampler.rate < 1  # type: ignore[attr-defined]
     if isinstance(algorithm, LocalDP):
         return algorithm.mechanism(parts.population[0]).sampling_rate < 1
     return False

@@ -21,10 +21,10 @@ from tacit.errors import BadData, BadInput
 from tacit.lab.audit import estimate
 from tacit.lab.audit.estimate import Charged, Parts, Traces, charged_for, measured, share, shown
 from tacit.lab.audit.found import Group, Layer, RunAudit, above, pictures
-from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.sql import EVERYBODY
 from tacit.privacy.local.kind import promised
+from tacit.privacy.plan import kind_of
 
 # How often the canaries of a run were looked at, by the pool of runs that they were taken together with: `looks.json`.
 
@@ -245,7 +245,7 @@ def _canaries(run: RunFiles) -> Canaries:
             f"The run in {run.folder} has not ended: go on with --resume, and audit it then. Nothing was looked at."
         )
     everybody, size = len(run.clients["names"]), int(run.summary["parameters"])
-    shared = kind_of(run.experiment).plans.summed
+    shared = kind_of(run.experiment).plans.traits.summed
     refuse_more(count, everybody, size, shared=shared)
     return opened(run.folder, (count, everybody, size, shared))
 
@@ -256,7 +256,7 @@ def _first(run: RunFiles) -> str:
     if not known.get("parameters") or run.ledger is None:
         return estimate.first(USUAL, {}, usual=USUAL, how=how, level=LEVEL)
     everybody, privacy = len(known["names"]), run.experiment.privacy
-    most = most_canaries(int(known["parameters"]), everybody, shared=kind_of(run.experiment).plans.summed)
+    most = most_canaries(int(known["parameters"]), everybody, shared=kind_of(run.experiment).plans.traits.summed)
     paid, _ = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
     alike = (
         grouped(paid) if run.summary is not None else {}

@@ -28,7 +28,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.audit.probes import Prepare, Probe, Probes
 from tacit.machine import cores, forks
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of
 from tacit.training.independence import Unsupported
 from tacit.types import Message
 from tacit.wire import pack, unpack
@@ -87,7 +87,7 @@ class Asked:
         )
         ask = {"run": run, "terms": terms}
         told = {"kind": "agree", "experiment": experiment.toml(), "roster": roster.record()}
-        releases = {"releases": experiment.train.rounds} if parts.plan.together else {}
+        releases = {"releases": experiment.train.rounds} if parts.plan.sampler.charges_all else {}
         site.answer(ask | told | releases, b"")
         return site, ask
 

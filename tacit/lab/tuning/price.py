@@ -25,6 +25,7 @@ from tacit.privacy.accounting.selected import Repetitions, best_of
 from tacit.privacy.central.kind import one_budget
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.plan import sampler_of
 
 # What a search chooses among: every combination of the varied settings, all about the same rows, clients and score.
 
@@ -199,13 +200,13 @@ def refuse_unpriced(priced: Priced, parts: Parts) -> None:
     """
     event, times = counted(parts.algorithm.cost(parts.population[0]) or NoOpDpEvent())
     known = getattr(priced.events[ALL], "runs", ())
-    if not parts.plan.together or (event, times * parts.experiment.train.rounds) not in known:
+    if not parts.plan.sampler.charges_all or (event, times * parts.experiment.train.rounds) not in known:
         raise BadInput("no price is known for the best of such runs: use `tacit compare`, whose runs add up.")
 
 
 def _cohort(experiment: Experiment, size: int) -> CohortGaussian:
-    cohort = experiment.train.clients_per_round or size
-    return CohortGaussian(1.0, 1.0, population=size, cohort=cohort)
+    who = sampler_of(experiment, size)
+    return CohortGaussian(1.0, 1.0, population=size, cohort=who.cohort)
 
 
 def _noised(candidate: Candidate, multiplier: float) -> Candidate:

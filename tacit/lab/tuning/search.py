@@ -32,11 +32,11 @@ from tacit.parts.tasks import chosen, headline
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import Repetitions, about
 from tacit.privacy.guarantee import spent_by
-from tacit.privacy.kinds import kind_of
 from tacit.privacy.ledger.filter import Spent, most_releases
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.reader import Before
 from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.plan import sampler_of
 from tacit.report.plan import tells_nothing
 from tacit.simulation import run
 
@@ -180,14 +180,14 @@ def _paid(parts: Parts) -> Paid:
     """What each client releases in a run, how often its ledger would let it, and what it answers beside that."""
     privacy, found, known = parts.experiment.privacy, {}, {}
     names = (
-        [ALL] if parts.plan.together else parts.population.names
+        [ALL] if parts.plan.sampler.charges_all else parts.population.names
     )  # where the draw is in the price, all pay the same in one row
     for index, name in enumerate(names):
         client = parts.population[index]
         event = parts.algorithm.cost(client)
         if event is None:
             raise BadInput("Nothing is promised here, so that a search has no price: use `tacit compare`.")
-        asked = tuple(sorted(parts.plan.asked(index).items()))
+        asked = tuple(sorted(parts.plan.queries.events(index).items()))
         if (event, client.budget, asked) not in known:
             known[event, client.budget, asked] = most_releases(
                 client.budget,
@@ -319,7 +319,7 @@ def _refuse_coin(parts: Parts) -> None:
 
 def _hides(experiment: Experiment, losers: str | None) -> bool:
     """Whether nothing but the best is seen: where that can be, and is not asked otherwise. Raises BadInput."""
-    can = kind_of(experiment).plans.together
+    can = sampler_of(experiment, experiment.train.clients_per_round or 1).charges_all
     if losers not in (None, *LOSERS):
         raise BadInput(f"Expected losers to be one of {', '.join(LOSERS)}, got {losers!r}.")
     if losers == "hidden" and not can:

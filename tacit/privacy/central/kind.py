@@ -1,8 +1,7 @@
-"""Central DP: the server is trusted, clips every update and noises the sum; secret cohorts make the noise count for more."""
+"""Central DP: the server is trusted, clips every update and noises the sum of a cohort, drawn in secret or public in a cycle."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
@@ -12,17 +11,17 @@ from tacit.data.population import Population
 from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
-from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip, Sampler
-from tacit.privacy.guarantee import EMPTIED, ONE_CLIENT, REPLACED, Words
-from tacit.privacy.plan import Plan, Purse
+from tacit.privacy.central.banded import BandedGaussian, banded
+from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
+from tacit.privacy.guarantee import Words
+from tacit.privacy.plan import Plan, Purse, Traits
+from tacit.privacy.samplers import Cyclic, Sampler
 from tacit.privacy.wiring import Wiring
-from tacit.random import Stream
+from tacit.training.optimizer import Momentum
 from tacit.types import Client
-
-# Central DP in words and rows.
-
 
 MODELS_ONLY = "everybody who sees the models (the server is trusted, and who took part in which round stays secret)"
 UNWATCHED = (
@@ -30,58 +29,8 @@ UNWATCHED = (
     " (the server is trusted)"
 )
 ALL_SEEN = "everybody who sees the models and who took part in which round (the server is trusted)"
-LEVELS = {
-    "poisson": f"client level, {ONE_CLIENT}, Gaussian on the sum of a secret Poisson cohort",
-    "fixed": f"client level, {REPLACED}, Gaussian on the sum of a secret cohort of fixed size",
-}
-
-
-def promised(mechanism: CohortGaussian, experiment: Experiment) -> Words:
-    """What every client is promised, by cohorts of random or of fixed size: the relation is that of the mechanism's price.
-
-    Where everybody is in every round nothing is secret: then a client that comes or goes is seen to, and what is promised is that
-    nobody can tell it from one that sends nothing, at the same price.
-    """
-    m = mechanism
-    if not experiment.secret_cohorts:
-        relation = REPLACED if m.sampler == "fixed" else EMPTIED
-        return Words(ALL_SEEN, relation, f"all {m.population} clients in every round")
-    adversary = MODELS_ONLY if experiment.privacy.network is None else UNWATCHED
-    if m.sampler == "fixed":
-        sampler = f"cohorts of {m.cohort} of {m.population} clients, without replacement"
-        return Words(adversary, REPLACED, sampler)
-    sampler = f"Poisson cohorts, each of {m.population} clients with probability {m.rate:.4g} in every round"
-    return Words(adversary, ONE_CLIENT, sampler)
-
-
-def level(mechanism: CohortGaussian, experiment: Experiment) -> str:
-    """The promise in a few words, for a table."""
-    if experiment.secret_cohorts:
-        return LEVELS[mechanism.sampler]
-    return f"client level, {promised(mechanism, experiment).relation}, Gaussian on the sum of all clients"
-
-
-def row(plan: "CentralPlan", purse: Purse) -> dict[str, Any]:
-    """The one row: every client pays the same for every round. `epsilon_spent` is the price of the rounds that can be paid for."""
-    mechanism, accountant = plan.mechanism, purse.experiment.privacy.accountant
-    left = purse.rounds(None, mechanism.event(), hint=plan.participations)
-    z, spent = mechanism.noise_multiplier, ((mechanism.event(), max(left, 1)),)
-    return {
-        **purse.whose(np.arange(len(purse.population))),
-        "noise_multiplier": [z, z],
-        "sampling_rate": [mechanism.rate, mechanism.rate],
-        "steps": [1, 1],
-        "planned_rounds": plan.participations,
-        "affordable_rounds": [left, left],
-        "epsilon_spent": price.epsilon(spent, delta=purse.population.delta, accountant=accountant) if left else 0.0,
-        "accountant": accountant,
-        "guarantee": level(mechanism, purse.experiment),
-    }
-
-
-# The plan of central DP: one mechanism for all, from the budget and the planned rounds.
-
 CLIP_RATE = 0.2  # eta_C: section 3.1 of arXiv:1905.03871
+M = TypeVar("M", CohortGaussian, BandedGaussian)
 COUNT_SHARE = 20  # sigma_b = m / 20: section 3.1 of arXiv:1905.03871
 
 
@@ -91,13 +40,16 @@ class WeighedSums(Plan):
     weight (at most 1). The sum is divided by `expected_weight`, which is public.
     """
 
-    summed: ClassVar[bool] = True
-    trusts_server: ClassVar[bool] = True
-    own_training: ClassVar[bool] = False
+    traits: ClassVar[Traits] = Traits(summed=True, trusts_server=True, own_training=False)
 
-    mechanism: Any  # a CohortMechanism with a `rate` and a noise multiplier
+    mechanism: Any  # a CohortMechanism with `cohorts`, its sampler, and a noise multiplier
     participations: int
     weights: np.ndarray = field(repr=False)
+
+    @property
+    def sampler(self) -> Sampler:  # type: ignore[override]
+        """Who is in a round: of the mechanism, whose price rests on it."""
+        return self.mechanism.cohorts
 
     @property
     def training_clip(self) -> float:
@@ -112,14 +64,35 @@ class WeighedSums(Plan):
     @property
     def expected_weight(self) -> float:
         """The rate times the sum of all weights: what a sum is divided by, whoever was asked and whoever answered."""
-        return self.mechanism.rate * float(self.weights.sum())
+        return self.sampler.rate * float(self.weights.sum())
 
-    def key(self, client: Client) -> str:
-        """The mechanism, and the client's own weight in the sum."""
+    def key(self, client: Client | None) -> str:
+        """The mechanism, and the client's own weight in the sum; of the server, the mechanism."""
+        if client is None:
+            return repr(self.mechanism)
         return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))
+
+    def digest(self) -> str:
+        """The server's key and all weights."""
+        return mark(self.key(None), self.weights.tobytes())
 
     def rule(self, experiment: Experiment, population: Population) -> None:
         """None: the server releases one noised sum."""
+
+    def _row(self, purse: Purse, left: list[int], rate: float, unit: str, level: str) -> dict[str, Any]:
+        m, accountant = self.mechanism, purse.experiment.privacy.accountant
+        spent, delta = ((m.event(), max(*left, 1)),), purse.population.delta
+        return {
+            **purse.whose(np.arange(len(self.weights))),
+            "noise_multiplier": [m.noise_multiplier, m.noise_multiplier],
+            "sampling_rate": [rate, rate],
+            "steps": [1, 1],
+            f"planned_{unit}": self.participations,
+            f"affordable_{unit}": left,
+            "epsilon_spent": price.epsilon(spent, delta=delta, accountant=accountant) if max(left) else 0.0,
+            "accountant": accountant,
+            "guarantee": f"client level, {level}",
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,47 +104,82 @@ class CentralPlan(WeighedSums):
     Assumes: the server is trusted with single updates, and with the secret of who was drawn.
     """
 
-    together: ClassVar[bool] = True
-
     mechanism: CohortGaussian
-
-    def drawn(self, stream: Stream) -> Sequence[int]:
-        """The cohort of one round: everybody has paid before it is drawn."""
-        _, drawn = self.mechanism.sample(self.mechanism.init(), stream, len(self.weights))
-        return [int(index) for index in drawn]
-
-    def server_key(self) -> str:
-        """The mechanism: the noise on sums and the cohorts are the server's."""
-        return repr(self.mechanism)
-
-    def digest(self) -> str:
-        """The mechanism and all weights."""
-        return mark(repr(self.mechanism), self.weights.tobytes())
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
         """CentralDP, with a clip that follows a quantile where the experiment names one."""
         weights = dict(zip(wiring.population.names, self.weights.tolist(), strict=True))
-        privacy = wiring.experiment.privacy
-        adapt = (
-            QuantileClip(privacy.adaptive_clip.quantile, privacy.adaptive_clip.learning_rate or CLIP_RATE)
-            if privacy.adaptive_clip
-            else None
-        )
+        privacy, adapt = wiring.experiment.privacy, None
+        if privacy.adaptive_clip:
+            adapt = QuantileClip(privacy.adaptive_clip.quantile, privacy.adaptive_clip.learning_rate or CLIP_RATE)
         return CentralDP(self.mechanism, weights, self.expected_weight, wiring.training, wiring.optimizer, adapt)
 
     def words(self, experiment: Experiment) -> Words:
-        """Against everybody who sees the models, by cohorts of random or of fixed size, or by everybody in every round."""
-        return promised(self.mechanism, experiment)
+        """Against everybody who sees the models; where everybody is in every round nothing is secret, at the same price."""
+        relation = self.sampler.relation(secret=experiment.secret_cohorts)
+        if not experiment.secret_cohorts:
+            return Words(ALL_SEEN, relation, f"all {self.sampler.population} clients in every round")
+        return Words(
+            MODELS_ONLY if experiment.privacy.network is None else UNWATCHED, relation, self.sampler.words.whom
+        )
 
     def title(self, experiment: Experiment) -> str:
         """Names the kind of cohorts."""
-        if not experiment.secret_cohorts:
-            return "central DP (everybody in every round)"
-        return f"central DP ({self.mechanism.sampler.capitalize()} cohorts)"
+        return f"central DP ({self.sampler.words.title if experiment.secret_cohorts else 'everybody in every round'})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        """One row: all clients pay alike."""
-        return [row(self, purse)]
+        """One row: all clients pay alike. `epsilon_spent` is the price of the rounds that can be paid for."""
+        left = purse.rounds(None, self.mechanism.event(), hint=self.participations)
+        secret = purse.experiment.secret_cohorts
+        whom = self.sampler.words.level if secret else "all clients"
+        level = f"{self.sampler.relation(secret=secret)}, Gaussian on the sum of {whom}"
+        return [self._row(purse, [left, left], self.sampler.rate, "rounds", level)]
+
+
+@dataclass(frozen=True, eq=False)
+class BandedPlan(WeighedSums):
+    """What the server runs where cohorts are public, and the most slots that a client has.
+
+    Guarantee: client level, against everybody who sees the models, who takes part in which round included.
+
+    Assumes: the server is trusted with single updates and with its noise, and releases every round once.
+    """
+
+    traits: ClassVar[Traits] = replace(WeighedSums.traits, single_release=True)
+
+    mechanism: BandedGaussian
+
+    def key(self, client: Client | None) -> str:
+        """Of the server, the mechanism and who is in which group."""
+        groups = self.mechanism.groups
+        return mark(repr(self.mechanism), repr(groups)) if client is None else super().key(client)
+
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """CentralDP, whose sums take nobody out of turn."""
+        names, m = wiring.population.names, self.mechanism
+        weights = dict(zip(names, self.weights.tolist(), strict=True))
+        groups = tuple(frozenset(names[index] for index in m.cohorts.scheduled(group)) for group in range(m.cycle))
+        return CentralDP(m, weights, self.expected_weight, wiring.training, wiring.optimizer, groups=groups)
+
+    @property
+    def _bands(self) -> str:
+        return f"{self.mechanism.strategy.bands} bands"
+
+    def words(self, experiment: Experiment) -> Words:
+        """Against everybody, by slots that are public."""
+        how = f"{self.sampler.words.whom} and at most {self.participations} times, with noise in {self._bands} across rounds"
+        return Words(ALL_SEEN, self.sampler.relation(), how)
+
+    def title(self, experiment: Experiment) -> str:
+        """Names the kind of cohorts."""
+        return f"central DP ({self.sampler.words.title}, {self._bands})"
+
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        """One row: a slot costs all clients alike. `epsilon_spent` is the price of the slots that can be paid for."""
+        event, everybody = self.mechanism.event(), np.arange(len(self.weights))
+        ends = [purse.rounds(index, event, hint=self.participations) for index in purse.ends(everybody)]
+        level = f"{self.sampler.relation()}, {self.sampler.words.level}, noise in {self._bands}"
+        return [self._row(purse, [min(self.participations, one) for one in ends], 1.0, "turns", level)]
 
 
 def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:
@@ -188,47 +196,10 @@ def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:
     return capped / capped.max()
 
 
-def central_plan(
-    population: Population,
-    *,
-    cohort: int,
-    sampler: Sampler,
-    rounds: int,
-    clip: float,
-    multiplier: float | None,
-    adaptive: bool,
-    count_noise: float | None,
-    weight_cap: int | None,
-    accountant: str,
-) -> CentralPlan:
-    """The given multiplier, or the smallest that makes the budget last the planned rounds.
-
-    Guarantee: with a multiplier derived here, `rounds` rounds cost at most what other runs have left of the common epsilon, as
-    priced by this accountant. A given multiplier is not checked against the budget: the ledger stops the run before the round
-    that would pass it. Counting for an adaptive clip is part of the same price.
-
-    Raises: BadInput where the budgets differ, where none sets a limit and no multiplier is given, and as `CohortGaussian`.
-    """
-    epsilon = one_budget(population)
-    mechanism = CohortGaussian(multiplier or 1.0, clip, len(population), cohort, sampler)
-    if multiplier is None and epsilon == float("inf"):
-        raise BadInput("epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier.")
-    if multiplier is None:
-
-        def cost(z: float) -> float:
-            event = replace(mechanism, noise_multiplier=z).event()
-            return price.epsilon(((event, rounds),), delta=population.delta, accountant=accountant)
-
-        mechanism = replace(mechanism, noise_multiplier=smallest(cost, epsilon=epsilon))
-    if adaptive:
-        mechanism = replace(mechanism, count_std=count_noise or cohort / COUNT_SHARE)
-    return CentralPlan(mechanism, rounds, capped_weights(population.sizes, weight_cap))
-
-
 def one_budget(population: Population) -> float:
     """The epsilon that all clients share, less what other runs of the ledger have sealed.
 
-    Where only a crumb of it is left it is the whole epsilon: noise is sized for that, and the ledger keeps the run out.
+    Where next to none of it is left it is the whole epsilon: noise is sized for that, and the ledger keeps the run out.
 
     Raises: BadInput where the clients' epsilons differ.
     """
@@ -241,37 +212,83 @@ def one_budget(population: Population) -> float:
     return float(population.to_spread.min())
 
 
-class Central:
-    """The kind `central`: client-level DP at a trusted server.
+def _noised(mechanism: M, experiment: Experiment, population: Population, rounds: int) -> M:
+    """The given multiplier, or the smallest that makes the budget last so many rounds, as priced by this accountant.
 
-    The server sees every clipped update and who sent it; whoever sees the models sees one noised sum a round. Who was drawn is
-    the server's secret. All clients pay for every round, because the price rests on nobody knowing who is in it.
+    A given multiplier is not checked against the budget: the ledger stops the run before the round that would pass it.
+    """
+    privacy, epsilon = experiment.privacy, one_budget(population)
+    if privacy.noise_multiplier is not None:
+        return mechanism
+    if epsilon == float("inf"):
+        raise BadInput("epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier.")
+
+    def cost(z: float) -> float:
+        event = replace(mechanism, noise_multiplier=z).event()
+        return price.epsilon(((event, rounds),), delta=population.delta, accountant=privacy.accountant)
+
+    return replace(mechanism, noise_multiplier=smallest(cost, epsilon=epsilon))
+
+
+class Central:
+    """The kind `central`: client-level DP at a trusted server, whose cohorts are a secret.
+
+    The server sees every clipped update and who sent it; whoever sees the models sees one noised sum a round. All clients pay for
+    every round, because the price rests on nobody knowing who is in it.
     """
 
     plans = CentralPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """One noise for all clients, from their one budget: the given multiplier, or the smallest that makes it last the rounds.
+        """One noise for all clients, from their one budget; counting for an adaptive clip is part of the same price.
 
-        Raises: BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the
-        population.
+        Raises: BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the population.
         """
-        privacy, train = experiment.privacy, experiment.train
-        return central_plan(
-            population,
-            cohort=train.clients_per_round or len(population),
-            sampler="fixed" if privacy.sampler == "fixed" else "poisson",  # "cyclic" is another kind
-            rounds=train.rounds,
-            clip=privacy.clip,
-            multiplier=privacy.noise_multiplier,
-            adaptive=privacy.adaptive_clip is not None,
-            count_noise=privacy.adaptive_clip.count_noise if privacy.adaptive_clip else None,
-            weight_cap=privacy.weight_cap,
-            accountant=privacy.accountant,
+        privacy, rounds = experiment.privacy, experiment.train.rounds
+        who = samplers.of(experiment, len(population))
+        mechanism = CohortGaussian(
+            privacy.noise_multiplier or 1.0,
+            privacy.clip,
+            who.population,
+            who.cohort,
+            privacy.sampler or "poisson",
         )
+        mechanism = _noised(mechanism, experiment, population, rounds)
+        if privacy.adaptive_clip is not None:
+            mechanism = replace(mechanism, count_std=privacy.adaptive_clip.count_noise or who.cohort / COUNT_SHARE)
+        return CentralPlan(mechanism, rounds, capped_weights(population.sizes, privacy.weight_cap))
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Nothing: that the server is trusted is what the kind says, and a site accepts it by accepting the experiment."""
 
 
-KIND = Central()
+class BandedCentral(Central):
+    """The kind `central` with public cohorts: a client pays in the rounds in which it takes part, and everybody may know which."""
+
+    plans = BandedPlan
+
+    def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
+        """One noise for all clients, from their one budget; as many bands as groups unless said.
+
+        Raises: BadInput where some clients would never have a slot, and as `BandedGaussian`, `banded` and `one_budget`.
+        """
+        privacy, train = experiment.privacy, experiment.train
+        who = cast(Cyclic, samplers.of(experiment, len(population)))
+        one_budget(population)
+        if train.rounds < who.cycle:
+            raise BadInput(
+                f"{len(population)} clients in groups of {train.clients_per_round} take turns in a cycle of {who.cycle} rounds,"
+                f" and there are {train.rounds}: raise train.rounds or train.clients_per_round."
+            )
+        momentum = Momentum.momentum if train.server_momentum is None else train.server_momentum
+        momentum = momentum if train.server_optimizer == "momentum" else 0.0
+        strategy = banded(train.rounds, privacy.bands or who.cycle, momentum)
+        mechanism = BandedGaussian(privacy.noise_multiplier or 1.0, privacy.clip, strategy, who.groups, who.cycle)
+        turns = who.turns(None, rounds=train.rounds)
+        mechanism = _noised(mechanism, experiment, population, turns)
+        return BandedPlan(mechanism, turns, capped_weights(population.sizes, privacy.weight_cap))
+
+
+def kind(experiment: Experiment) -> Central:
+    """The kind whose price rests on the secret of who was drawn, unless the sampler is public."""
+    return Central() if samplers.named(experiment.privacy.sampler).charges_all else BandedCentral()

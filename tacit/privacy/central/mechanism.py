@@ -10,9 +10,8 @@ secret.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cached_property
 
-import dp_accounting
 import numpy as np
 import torch
 from dp_accounting import DpEvent
@@ -20,10 +19,9 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, CohortMechanism, NoiseState, bound, row_scales
+from tacit.privacy.samplers import Sampler, named
 from tacit.random import Stream
 from tacit.types import Bounded, Private
-
-Sampler = Literal["poisson", "fixed"]
 
 
 @dataclass(frozen=True)
@@ -50,23 +48,24 @@ class CohortGaussian:
     clip: float
     population: int
     cohort: int
-    sampler: Sampler = "poisson"
+    sampler: str = "poisson"
     count_std: float | None = None
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier, clip=self.clip)
-        check.at_least(1, population=self.population, cohort=self.cohort)
-        check.one_of(("poisson", "fixed"), sampler=self.sampler)
-        if self.cohort > self.population:
-            raise BadInput(f"Expected a cohort of at most {self.population} clients, got {self.cohort}.")
+        self.cohorts  # noqa: B018 - refuses what cannot be drawn
         if self.count_std is not None:
             check.positive(count_std=self.count_std)
-            most = self.count_std / self._count_sensitivity
-            if self.noise_multiplier >= most:
+            if self.noise_multiplier >= 2 * self.count_std / self.cohorts.change:
                 text = f"Counting unclipped updates with noise {self.count_std:g} costs more than a noise multiplier of"
                 raise BadInput(
                     f"{text} {self.noise_multiplier:.3g} allows: set privacy.adaptive_clip.count_noise higher."
                 )
+
+    @cached_property
+    def cohorts(self) -> Sampler:
+        """Who is drawn, and at which price."""
+        return named(self.sampler)(self.population, self.cohort)
 
     def at(self, clip: float) -> "CohortGaussian":
         """The same with another clip: noise and clip move together, so the price stays.
@@ -76,14 +75,9 @@ class CohortGaussian:
         return replace(self, clip=clip)
 
     @property
-    def rate(self) -> float:
-        """The probability q with which a client is drawn."""
-        return self.cohort / self.population
-
-    @property
     def sensitivity(self) -> float:
         """How far one client can move the sum: C if it comes or goes, 2C if another takes its place."""
-        return self.clip if self.sampler == "poisson" else 2 * self.clip
+        return self.cohorts.change * self.clip
 
     @property
     def noise_std(self) -> float:
@@ -102,13 +96,9 @@ class CohortGaussian:
         """
         if self.count_std is None:
             return self.noise_multiplier
-        z_b = self.count_std / self._count_sensitivity
+        # a client adds b - 1/2 to the count: 1/2 if it comes or goes, 1 if another takes its place
+        z_b = 2 * self.count_std / self.cohorts.change
         return (self.noise_multiplier**-2 - z_b**-2) ** -0.5
-
-    @property
-    def _count_sensitivity(self) -> float:
-        """A client adds b - 1/2 to the count: 1/2 if it comes or goes, 1 if another takes its place."""
-        return 0.5 if self.sampler == "poisson" else 1.0
 
     def init(self) -> NoiseState:
         """No round knows of another one."""
@@ -126,9 +116,7 @@ class CohortGaussian:
         """
         if size != self.population:
             raise BadInput(f"This cohort is priced for {self.population} clients, got {size}.")
-        if self.sampler == "poisson":
-            return state, stream.bernoulli(size, self.rate)
-        return state, np.sort(np.argsort(stream.uniform(size), kind="stable")[: self.cohort])
+        return state, self.cohorts.draw(stream, 0)
 
     def bound(self, update: torch.Tensor) -> Bounded:
         """One client's update, scaled to norm at most C. Raises BadInput for one that is not finite."""
@@ -170,10 +158,7 @@ class CohortGaussian:
         Sampled by chance it is for add or remove one client, of a fixed size for replace one: the two never share a
         ledger.
         """
-        gaussian = dp_accounting.GaussianDpEvent(self.noise_multiplier)
-        if self.sampler == "fixed":
-            return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.cohort, gaussian)
-        return gaussian if self.rate == 1 else dp_accounting.PoissonSampledDpEvent(self.rate, gaussian)
+        return self.cohorts.event(self.noise_multiplier)
 
 
 @dataclass(frozen=True)

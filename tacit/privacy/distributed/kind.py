@@ -28,11 +28,13 @@ from tacit.data.population import Population
 from tacit.digest import mark
 from tacit.errors import BadInput, NeedsRows, Refused
 from tacit.experiment import Experiment
+from tacit.privacy import samplers
 from tacit.privacy.accounting import events, price
 from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
 from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.plan import Plan, Purse, planned_participations
+from tacit.privacy.plan import Plan, Purse, Traits
+from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client, Guarantee
 
@@ -242,13 +244,13 @@ class DistributedPlan(Plan):
     Nothing is claimed for choosing clients at random: the server knows who reports.
     """
 
-    summed: ClassVar[bool] = True
-    own_training: ClassVar[bool] = False
+    traits: ClassVar[Traits] = Traits(summed=True, own_training=False)
 
     grid: Grid
     noises: tuple[SharedNoise, ...]
     groups: np.ndarray = field(repr=False)
     participations: int
+    sampler: Participation
 
     @property
     def training_clip(self) -> float:
@@ -261,7 +263,7 @@ class DistributedPlan(Plan):
         return np.array([noise.multiplier for noise in self.noises])[self.groups]
 
     @property
-    def fewest(self) -> int:
+    def min_reports(self) -> int:
         """With fewer reports than this no sum can be opened."""
         return min(noise.fewest for noise in self.noises)
 
@@ -274,8 +276,10 @@ class DistributedPlan(Plan):
         """The share that the client adds in one round, and what the sum costs it."""
         return self.noises[self.groups[client.index]]
 
-    def key(self, client: Client) -> str:
+    def key(self, client: Client | None) -> str:
         """The client's share, how many rounds it is made to last, and that it is charged."""
+        if client is None:
+            return ""
         return repr((self.mechanism(client), self.participations, self.priced))
 
     def digest(self) -> str:
@@ -286,7 +290,7 @@ class DistributedPlan(Plan):
         """Encrypted: each group with its noise and its seal. Raises BadInput or KeyRefused for seals that cannot be had."""
         population = wiring.population
         rule = wiring.rule(self.rule(wiring.experiment, population) or "mean")
-        statistics = wiring.statistics(self.report_noise, wiring.takes_part)
+        statistics = wiring.statistics(self.report_noise, wiring.takes_part(self.sampler.rate))
         members = groups(self, rule, wiring, statistics)
         return Encrypted(members, self.grid, wiring.server(rule, statistics), wiring.training)
 
@@ -313,7 +317,7 @@ def distributed_plan(
     population: Population,
     *,
     grid: Grid,
-    cohort: int,
+    who: Participation,
     participations: int,
     law: str,
     share: str,
@@ -343,9 +347,9 @@ def distributed_plan(
             "law": law,
             "l2_squared": grid.l2_squared,
             "dimension": grid.dimension,
-            "fewest": max(1, math.floor(part * (fewest or cohort) + 1e-9)),
+            "fewest": max(1, math.floor(part * (fewest or who.cohort) + 1e-9)),
             "colluding": colluding,
-            "most": min(cohort, int(mine.sum())),
+            "most": min(who.cohort, int(mine.sum())),
         }
         tightest = float(population.epsilons[mine].min())
         z = multiplier or _derived(
@@ -354,7 +358,7 @@ def distributed_plan(
         noise = SHARES[share](multiplier=z, **settings)
         _refuse_unaffordable(noise, share, z, tightest, population.delta, participations, settings)
         noises.append(noise)
-    return DistributedPlan(grid, tuple(noises), groups, participations)
+    return DistributedPlan(grid, tuple(noises), groups, participations, who)
 
 
 def _derived(share: str, epsilon: float, delta: float, rounds: int, settings: dict) -> float:
@@ -403,7 +407,7 @@ class Distributed:
         that must see single updates.
         """
         privacy, rule = experiment.privacy, summing_rule(experiment)
-        cohort = experiment.train.clients_per_round or len(population)
+        who = samplers.of(experiment, len(population))
         how, share = getattr(rule, "split", None), getattr(rule, "share", 0.1)
         apart = (privacy.groups or (2 if how else 1)) == 2
         if how and not apart:
@@ -411,15 +415,15 @@ class Distributed:
                 f"The rule {experiment.aggregate.rule} compares two groups of clients: leave out privacy.groups."
             )
         refuse_threshold(experiment, clients=len(population))
-        if privacy.fewest_reports and privacy.fewest_reports > cohort:
+        if privacy.fewest_reports and privacy.fewest_reports > who.cohort:
             raise BadInput(
-                f"Expected privacy.fewest_reports <= {cohort} clients a round, got {privacy.fewest_reports}."
+                f"Expected privacy.fewest_reports <= {who.cohort} clients a round, got {privacy.fewest_reports}."
             )
         plan = distributed_plan(
             population,
             grid=Grid(size, privacy.clip, privacy.bits or 16, privacy.rotation or "none"),
-            cohort=cohort,
-            participations=planned_participations(rounds=experiment.train.rounds, share=cohort / len(population)),
+            who=who,
+            participations=who.planned(experiment.train.rounds),
             law=privacy.noise or "skellam",
             share=privacy.share or "even",
             multiplier=privacy.noise_multiplier,
@@ -478,8 +482,10 @@ def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
 
 
 def _refuse_single(experiment: Experiment, plan: DistributedPlan) -> None:
-    if experiment.protect.kind == "paillier" and plan.fewest < 2:
+    if experiment.protect.kind == "paillier" and plan.min_reports < 2:
         raise BadInput("A sum of one report is that report: set privacy.fewest_reports to 2 or more.")
 
 
-KIND = Distributed()
+def kind(experiment: Experiment) -> Distributed:
+    """The one kind there is."""
+    return Distributed()

@@ -1,13 +1,12 @@
 """Local DP: each client noises what it sends, and is protected from everybody who sees it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent
 
 from tacit.algorithms import Algorithm
 from tacit.algorithms.local_dp import LocalDP
@@ -16,12 +15,14 @@ from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION
+from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, RECORD_LEVEL, Words
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.local.strategies import same_noise, sampling_rates, spread
-from tacit.privacy.plan import Plan, Purse, planned_participations
-from tacit.privacy.queries.mechanism import NOTHING, Asked, NoisyCounts, asked_of, priced
+from tacit.privacy.plan import Plan, Purse
+from tacit.privacy.queries.mechanism import NOTHING, Queries, priced, queries_of
+from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.training.dp_sgd import DpSgd, NoisedUpdate
 from tacit.training.optimizer import PLAIN, Descent
@@ -114,8 +115,9 @@ class LocalPlan(Plan):
     rates: np.ndarray = field(repr=False)
     steps: np.ndarray = field(repr=False)
     multipliers: np.ndarray = field(repr=False)
+    sampler: Participation
     unit: Unit = "record"
-    queries: Asked = NOTHING
+    queries: Queries = NOTHING
 
     @property
     def training_clip(self) -> float:
@@ -175,8 +177,10 @@ class LocalPlan(Plan):
         reach = float(np.abs(descent.responses(steps, learning_rate=learning_rate)).sum())
         return reach * (moved + END * noise) * root
 
-    def key(self, client: Client) -> str:
+    def key(self, client: Client | None) -> str:
         """The client's own mechanism, how many rounds it is made to last, and whether it is charged."""
+        if client is None:
+            return ""
         return repr((self.mechanism(client), self.participations, self.priced, self.queries.key(client.index)))
 
     def digest(self) -> str:
@@ -184,14 +188,6 @@ class LocalPlan(Plan):
         arrays = (np.ascontiguousarray(part).tobytes() for part in (self.rates, self.steps, self.multipliers))
         asked = (part for query, z in sorted(self.queries.multipliers.items()) for part in (query, z.tobytes()))
         return mark(repr((self.clip, self.participations, self.priced, self.unit)), *arrays, *asked)
-
-    def asked(self, index: int) -> Mapping[str, DpEvent]:
-        """The queries that a client answers beside training."""
-        return self.queries.events(index)
-
-    def query_noise(self, query: str, index: int, *, l2_squared: int, cells: int) -> NoisyCounts:
-        """The noise of one client's answer."""
-        return self.queries.mechanism(query, index, l2_squared=l2_squared, cells=cells)
 
     def rule(self, experiment: Experiment, population: Population) -> str:
         """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do not.
@@ -211,7 +207,7 @@ class LocalPlan(Plan):
         population, rate, descent = wiring.population, wiring.experiment.train.learning_rate, wiring.descent
         rule = wiring.rule(self.rule(wiring.experiment, population))
         noise = self.update_noise(population.sizes, learning_rate=rate, descent=descent)
-        statistics = wiring.statistics(noise, wiring.takes_part)
+        statistics = wiring.statistics(noise, wiring.takes_part(self.sampler.rate))
         if self.unit == "client":
             server = wiring.server(rule, statistics, control=wiring.control(rule, statistics))
             return LocalDP(self.mechanism, server, NoisedUpdate(wiring.training))
@@ -257,22 +253,22 @@ class Local:
                 f'run.precision = "{experiment.run.precision}" rounds the factors of products, and gradients that are clipped'
                 " example by example could exceed the clip: leave it out."
             )
-        cohort = train.clients_per_round or len(population)
+        who = samplers.of(experiment, len(population))
         rates, steps = record_steps(experiment, population)
-        participations = planned_participations(rounds=train.rounds, share=cohort / len(population))
+        participations = who.planned(train.rounds)
         common: dict[str, Any] = {
             "rates": rates,
             "steps": steps,
             "participations": participations,
             "accountant": privacy.accountant,
-            "asked": asked_of(experiment, population),
+            "asked": queries_of(experiment, population),
         }
         if privacy.rule == "spread":
             multipliers = spread(population, **common, own=own)
         else:
             multipliers = same_noise(population, **common, multiplier=privacy.noise_multiplier)
         return LocalPlan(
-            privacy.clip, participations, rates, steps, multipliers, privacy.unit_kept, queries=common["asked"]
+            privacy.clip, participations, rates, steps, multipliers, who, privacy.unit_kept, queries=common["asked"]
         )
 
     def refuse_at_site(self, experiment: Experiment) -> None:
@@ -293,4 +289,6 @@ def record_steps(experiment: Experiment, population: Population) -> tuple[np.nda
     return rates, np.full(everybody, train.steps)
 
 
-KIND = Local()
+def kind(experiment: Experiment) -> Local:
+    """The one kind there is."""
+    return Local()

@@ -10,7 +10,7 @@ import numpy as np
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.privacy.accounting.calibrate import noise_multiplier, noise_multipliers
-from tacit.privacy.queries.mechanism import NOTHING, Asked, budgets
+from tacit.privacy.queries.mechanism import NOTHING, Queries, budgets
 
 RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
 
@@ -38,7 +38,7 @@ def spread(
     participations: int,
     accountant: str,
     own: int | None = None,
-    asked: Asked = NOTHING,
+    asked: Queries = NOTHING,
 ) -> np.ndarray:
     """Each client's multiplier, so that `participations` rounds, and its queries, cost at most what is left of its epsilon.
 
@@ -89,7 +89,7 @@ def same_noise(
     participations: int,
     accountant: str,
     multiplier: float | None,
-    asked: Asked = NOTHING,
+    asked: Queries = NOTHING,
 ) -> np.ndarray:
     """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds.
 

@@ -1,5 +1,6 @@
 """No privacy: FedAvg, and a sentence that says that nothing is promised."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,21 +10,27 @@ from tacit.algorithms.fedavg import FedAvg
 from tacit.data.population import Population
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
+from tacit.privacy import samplers
 from tacit.privacy.guarantee import Words
 from tacit.privacy.plan import Plan, Purse
+from tacit.privacy.queries.mechanism import EXACT, Queries
+from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client
 
 
+@dataclass(frozen=True)
 class NoPlan(Plan):
     """Nothing is promised, charged or noised."""
 
-    participations = 1
+    sampler: Participation
     priced: ClassVar[bool] = False
+    participations: int = 1
+    queries: Queries = EXACT
 
-    def key(self, client: Client) -> str:
+    def key(self, client: Client | None) -> str:
         """Nothing: plain training is keyed by the rest of the release."""
-        return "none"
+        return "" if client is None else "none"
 
     def digest(self) -> str:
         """Nothing."""
@@ -60,11 +67,13 @@ class NoPrivacy:
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """The one plan there is."""
-        return NoPlan()
+        return NoPlan(samplers.of(experiment, len(population)))
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Raises Refused: a site gives nothing without privacy."""
         raise Refused('This experiment promises no privacy (privacy.kind = "none") and the site gives nothing without.')
 
 
-KIND = NoPrivacy()
+def kind(experiment: Experiment) -> NoPrivacy:
+    """The one kind there is."""
+    return NoPrivacy()

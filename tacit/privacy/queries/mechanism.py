@@ -118,7 +118,7 @@ GRID = math.log(
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Queries:
     """What a run asks beside training: by query, each client's noise multiplier; `split` names the coin that holds records out.
 
     Guarantee: `events` is the whole price of a client's answers, one release of each query.
@@ -138,8 +138,8 @@ class Asked:
         asked = {query: z for query, z in self.multipliers.items() if SIDES[query] == TRAINED_ON}
         return price.compose((priced(float(z[index])), 1) for z in asked.values())
 
-    def mechanism(self, query: str, index: int, *, l2_squared: int, cells: int) -> NoisyCounts:
-        """The noise of one client's answer. Raises BadInput for noise that is too wide to be drawn."""
+    def mechanism(self, query: str, index: int, *, l2_squared: int, cells: int) -> NoisyCounts | None:
+        """The noise of one client's answer. Raises KeyError for a query that is not asked, BadInput for noise that is too wide."""
         z = float(self.multipliers[query][index])
         return NoisyCounts(z, l2_squared, cells, split=self.split, side=SIDES[query] if self.split else "")
 
@@ -148,10 +148,20 @@ class Asked:
         return tuple((query, float(z[index])) for query, z in sorted(self.multipliers.items()))
 
 
-NOTHING = Asked()
+NOTHING = Queries()
 
 
-def asked_of(experiment: Experiment, population: Population) -> Asked:
+class Exact(Queries):
+    """Queries where nothing is promised: no answer is noised or priced."""
+
+    def mechanism(self, query: str, index: int, *, l2_squared: int, cells: int) -> None:
+        """None: the answer is exact."""
+
+
+EXACT = Exact()
+
+
+def queries_of(experiment: Experiment, population: Population) -> Queries:
     """The noise of every client's queries: each costs by itself the share of what is left of epsilon that was planned.
 
     Guarantee: the price of each query alone, at the run's delta, was computed and is within its share.
@@ -169,7 +179,7 @@ def asked_of(experiment: Experiment, population: Population) -> Asked:
         )
     settings = {"delta": population.delta, "sampling_rate": 1.0, "steps": 1}
     sized = budgets(population)
-    return Asked(
+    return Queries(
         {
             query: noise_multipliers(share * sized, **settings, accountant=experiment.privacy.accountant)
             for query, share in planned.items()

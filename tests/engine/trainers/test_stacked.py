@@ -15,7 +15,7 @@ from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
 from tacit.engine.trainers import Split
 from tacit.errors import BadInput, TrainingDiverged
-from tacit.privacy.kinds import kind_of
+from tacit.privacy.plan import kind_of
 from tacit.training import stacked
 from tacit.training.clipping import workspace
 from tacit.training.independence import Unsupported

@@ -15,7 +15,7 @@ def asking(tmp_path):
 
 
 def own_rounds(asking):
-    return [round for round in range(3) if 0 in asking.parts.plan.scheduled(round)]
+    return [round for round in range(3) if 0 in asking.parts.plan.sampler.scheduled(round)]
 
 
 def test_a_site_answers_in_its_turn_pays_then_and_refuses_a_question_that_comes_too_early(asking):
@@ -60,9 +60,9 @@ def test_a_schedule_that_the_sites_budget_does_not_pay_for_is_no_agreement(tmp_p
 
 
 def seed_with_two_turns():
-    from tacit.privacy.banded.kind import dealt
+    from tacit.privacy.samplers import cyclic
 
-    return next(seed for seed in range(20) if dealt(2, cycle=2, seed=seed)[0] == 0)
+    return next(seed for seed in range(20) if cyclic(2, 1, seed=seed).groups[0] == 0)
 
 
 def test_the_sites_promise_says_that_everybody_may_know_who_took_part(asking):

@@ -116,7 +116,7 @@ def test_what_is_not_finite_cannot_be_bounded(value):
     [
         ({"noise_multiplier": 0.0}, "noise_multiplier > 0"),
         ({"clip": 0.0}, "clip > 0"),
-        ({"cohort": 51}, "at most 50 clients, got 51"),
+        ({"cohort": 51}, "clients_per_round <= 50 clients, got 51"),
         ({"cohort": 0}, "cohort >= 1"),
         ({"sampler": "shuffled"}, "sampler"),
         ({"count_std": 0.65}, "privacy.adaptive_clip.count_noise higher"),

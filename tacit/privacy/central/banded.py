@@ -11,9 +11,8 @@ after the other (sqrt(k) / z - GDP), and it does not matter that everybody knows
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-import dp_accounting
 import numpy as np
 import torch
 from dp_accounting import DpEvent
@@ -23,6 +22,7 @@ from tacit import check
 from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import NoiseState, bound, row_scales
+from tacit.privacy.samplers import Cyclic
 from tacit.random import Stream
 from tacit.types import Bounded, Private
 
@@ -175,8 +175,8 @@ class BandedGaussian:
     Raises: BadInput for numbers that are not positive, a group out of range, and a cycle shorter than the bands: then a client
     would be in two of the rounds that share noise.
 
-    >>> BandedGaussian(2.0, 0.5, Banded((1.0, 0.5), rounds=4), groups=(0, 1, 2, 0), cycle=3).turns(0)
-    2
+    >>> BandedGaussian(2.0, 0.5, Banded((1.0, 0.5), rounds=4), groups=(0, 1, 2, 0), cycle=3).sensitivity
+    0.5
     """
 
     noise_multiplier: float
@@ -187,23 +187,21 @@ class BandedGaussian:
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier, clip=self.clip)
-        check.at_least(1, cycle=self.cycle, clients=len(self.groups))
+        self.cohorts  # noqa: B018 - refuses what is no cycle
         if self.cycle < self.strategy.bands:
             raise BadInput(
                 f"Noise of {self.strategy.bands} bands is for clients that take part once in {self.strategy.bands} rounds, and"
                 f" here they do in {self.cycle}: set privacy.bands to {self.cycle} at most, or train.clients_per_round lower."
             )
-        if not all(0 <= group < self.cycle for group in self.groups):
-            raise BadInput(f"Expected groups from 0 to {self.cycle - 1}.")
+
+    @cached_property
+    def cohorts(self) -> Cyclic:
+        """Whose slot each round is, and at which price."""
+        return Cyclic(len(self.groups), max(1, -(-len(self.groups) // max(1, self.cycle))), self.groups, self.cycle)
 
     def at(self, clip: float) -> "BandedGaussian":
         """The same with another clip: noise and clip move together, so the price stays. Raises BadInput unless it is above 0."""
         return replace(self, clip=clip)
-
-    @property
-    def rate(self) -> float:
-        """The share of the rounds that a client is in."""
-        return 1 / self.cycle
 
     @property
     def sensitivity(self) -> float:
@@ -213,14 +211,6 @@ class BandedGaussian:
     @property
     def count_std(self) -> None:
         """No count is released."""
-
-    def turns(self, group: int) -> int:
-        """How often a group is asked in the whole run."""
-        return len(range(group, self.strategy.rounds, self.cycle))
-
-    def turn(self, round: int) -> list[int]:
-        """The indices of the clients whose turn a round is: public, and nobody else may be in its sum."""
-        return [index for index, group in enumerate(self.groups) if group == round % self.cycle]
 
     def init(self) -> NoiseState:
         """Before the first round; there is no noise yet."""
@@ -240,7 +230,7 @@ class BandedGaussian:
         """The clients whose turn it is; no chance. Raises BadInput for another number of clients than was priced."""
         if size != len(self.groups):
             raise BadInput(f"This cycle is made for {len(self.groups)} clients, got {size}.")
-        return state, np.array(self.turn(int(state[ROUND])), dtype=np.int64)
+        return state, self.cohorts.draw(stream, int(state[ROUND]))
 
     def bound(self, update: torch.Tensor) -> Bounded:
         """One client's update, scaled to norm at most S. Raises BadInput for one that is not finite."""
@@ -302,7 +292,7 @@ class BandedGaussian:
 
     def event(self) -> DpEvent:
         """The price of one turn for the client whose turn it is: one Gaussian release, charged before the first of its b rounds."""
-        return dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        return self.cohorts.event(self.noise_multiplier)
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput
 from tacit.privacy.accounting import pld, price
-from tacit.privacy.banded.mechanism import BandedGaussian, banded
+from tacit.privacy.central.banded import BandedGaussian, banded
 from tacit.random import seeded
 from tacit.training.optimizer import Sgd
 from tacit.types import Bounded, Message
@@ -81,9 +81,9 @@ def test_one_band_is_independent_noise():
 def test_k_turns_cost_one_gaussian_of_the_root_of_k_over_z():
     event = MECHANISM.event()
     assert event == dp_accounting.GaussianDpEvent(Z)
-    spent = price.epsilon(((event, MECHANISM.turns(0)),), delta=1e-5)
+    spent = price.epsilon(((event, MECHANISM.cohorts.turns(0, rounds=ROUNDS)),), delta=1e-5)
     assert spent == pytest.approx(pld.epsilon(math.sqrt(3) / Z, 1e-5))
-    assert [MECHANISM.turns(group) for group in range(CYCLE)] == [3, 3, 3, 2]
+    assert [MECHANISM.cohorts.turns(index, rounds=ROUNDS) for index in range(CYCLE)] == [3, 3, 3, 2]
 
 
 def test_everybody_has_a_turn_in_a_cycle_and_nobody_two_within_a_band():
@@ -141,7 +141,7 @@ def test_a_state_of_another_factorisation_and_one_that_lost_its_noise_are_refuse
 
 
 def algorithm():
-    groups = tuple(frozenset(NAMES[index] for index in MECHANISM.turn(t)) for t in range(CYCLE))
+    groups = tuple(frozenset(NAMES[index] for index in MECHANISM.cohorts.scheduled(t)) for t in range(CYCLE))
     return CentralDP(MECHANISM, dict.fromkeys(NAMES, 1.0), 2.0, lambda *_: None, Sgd(), groups=groups)
 
 

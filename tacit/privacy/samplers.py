@@ -1,0 +1,224 @@
+"""Who takes part in a round: one object draws the cohort and knows what a client's part in it is priced as.
+
+Plans ask it for both, so that the two cannot differ. A sampler is a class here, under its name in SAMPLERS; one that lacks its
+draw, its price or its words cannot be made. Sources: Poisson, McMahan et al. 2018 (arXiv:1710.06963); cohorts of a fixed size,
+Wang, Balle, Kasiviswanathan 2019 (arXiv:1808.00087); public cohorts in a cycle, Choquette-Choo et al. 2023 (arXiv:2306.08153).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import dp_accounting
+import numpy as np
+from dp_accounting import DpEvent
+
+from tacit import check
+from tacit.errors import BadInput
+from tacit.experiment import Experiment
+from tacit.privacy.guarantee import EMPTIED, ONE_CLIENT, REPLACED
+from tacit.random import Stream, seeded
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Rounds of `cohort` clients, exactly or on average, of a `population`: here chosen uniformly of those who can pay.
+
+    Nothing is claimed for such a choice. Raises: BadInput for an empty cohort, and one larger than the population.
+    """
+
+    charges_all: ClassVar[bool] = (
+        False  # whether all pay for every round, because the price rests on nobody's knowing who is in it
+    )
+
+    population: int
+    cohort: int
+
+    def __post_init__(self) -> None:
+        check.at_least(1, population=self.population, cohort=self.cohort)
+        if self.cohort > self.population:
+            raise BadInput(f"Expected train.clients_per_round <= {self.population} clients, got {self.cohort}.")
+
+    @property
+    def rate(self) -> float:
+        """The probability with which a client is in a round."""
+        return self.cohort / self.population
+
+    def planned(self, rounds: int) -> int:
+        """The rounds that a client's budget is made to last."""
+        return planned_participations(rounds=rounds, share=self.rate)
+
+    def scheduled(self, round: int) -> Sequence[int] | None:
+        """Where it is public whose slot a round is: their indices. None where chance decides."""
+        return None
+
+    def turns(self, index: int | None, *, rounds: int) -> int:
+        """In how many of the first so many rounds a client may be asked; without an index, the one that is asked most."""
+        return rounds
+
+    def asked_from(self, index: int, round: int, *, rounds: int) -> bool:
+        """Whether a client may be asked in one of the rounds from `round` on."""
+        return self.turns(index, rounds=rounds) > self.turns(index, rounds=round)
+
+
+def planned_participations(*, rounds: int, share: float) -> int:
+    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share).
+
+    A client drawn more often than that runs out early and stays out; one drawn less often keeps what is left. So this number
+    decides how much noise there is, never whether a budget holds.
+
+    >>> planned_participations(rounds=100, share=1.0), planned_participations(rounds=100, share=0.1)
+    (100, 16)
+    """
+    if share >= 1:
+        return rounds
+    mean = rounds * share
+    return max(1, min(rounds, math.ceil(mean + 2 * math.sqrt(mean * (1 - share)))))
+
+
+class Words(NamedTuple):
+    """`whom` ends a sentence, `title` is the head of a run's, `level` a table's."""
+
+    whom: str
+    title: str
+    level: str
+
+
+class Sampler(Participation, ABC):
+    """Cohorts that a trusted server draws and noises: what a client's part in a round costs rests on this very draw."""
+
+    charges_all: ClassVar[bool] = True
+
+    @abstractmethod
+    def draw(self, stream: Stream, round: int) -> np.ndarray:
+        """The indices of a round's clients: nothing but chance and the round decides."""
+
+    @abstractmethod
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """The price of a round, to each who pays for it, of Gaussian noise with this multiplier on the sum of the cohort."""
+
+    @abstractmethod
+    def relation(self, *, secret: bool = True) -> str:
+        """The change that the price is for; where everybody is in every round, nothing is `secret`."""
+
+    @property
+    @abstractmethod
+    def words(self) -> Words:
+        """What is said of the cohorts."""
+
+    @property
+    def change(self) -> int:
+        """How far one client moves a cohort's sum, in clips: 1 if it comes or goes, 2 if another takes its place."""
+        return 2 if self.relation() == REPLACED else 1
+
+
+class Poisson(Sampler):
+    """Each client by a coin of its own; a cohort may be empty, and stays so."""
+
+    def draw(self, stream: Stream, round: int) -> np.ndarray:
+        return stream.bernoulli(self.population, self.rate)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+        return gaussian if self.rate == 1 else dp_accounting.PoissonSampledDpEvent(self.rate, gaussian)
+
+    def relation(self, *, secret: bool = True) -> str:
+        return ONE_CLIENT if secret else EMPTIED
+
+    @property
+    def words(self) -> Words:
+        whom = f"Poisson cohorts, each of {self.population} clients with probability {self.rate:.4g} in every round"
+        return Words(whom, "Poisson cohorts", "a secret Poisson cohort")
+
+
+class Fixed(Sampler):
+    """So many clients, without replacement: the change is to replace one by another, which moves the sum by twice the clip."""
+
+    def draw(self, stream: Stream, round: int) -> np.ndarray:
+        return np.sort(np.argsort(stream.uniform(self.population), kind="stable")[: self.cohort])
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+        return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.cohort, gaussian)
+
+    def relation(self, *, secret: bool = True) -> str:
+        return REPLACED
+
+    @property
+    def words(self) -> Words:
+        whom = f"cohorts of {self.cohort} of {self.population} clients, without replacement"
+        return Words(whom, "Fixed cohorts", "a secret cohort of fixed size")
+
+
+@dataclass(frozen=True)
+class Cyclic(Sampler):
+    """Groups that take public slots in a cycle: client k is in every round t with t mod `cycle` == `groups[k]`, and pays for
+    those.
+
+    Raises: BadInput for a group out of range.
+    """
+
+    groups: tuple[int, ...] = field(repr=False)
+    cycle: int
+    charges_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check.at_least(1, cycle=self.cycle, clients=len(self.groups))
+        if not all(0 <= group < self.cycle for group in self.groups):
+            raise BadInput(f"Expected groups from 0 to {self.cycle - 1}.")
+        super().__post_init__()
+
+    @property
+    def rate(self) -> float:
+        return 1 / self.cycle
+
+    def scheduled(self, round: int) -> list[int]:
+        return [index for index, group in enumerate(self.groups) if group == round % self.cycle]
+
+    def turns(self, index: int | None, *, rounds: int) -> int:
+        return len(range(0 if index is None else self.groups[index], rounds, self.cycle))
+
+    def draw(self, stream: Stream, round: int) -> np.ndarray:
+        return np.array(self.scheduled(round), dtype=np.int64)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        return dp_accounting.GaussianDpEvent(noise_multiplier)
+
+    def relation(self, *, secret: bool = False) -> str:
+        return EMPTIED
+
+    @property
+    def words(self) -> Words:
+        title = f"public cohorts in a cycle of {self.cycle}"
+        return Words(f"{title} rounds, each of {self.population} clients once in a cycle", title, f"{title} rounds")
+
+
+def cyclic(population: int, cohort: int, *, seed: int) -> Cyclic:
+    """Clients are dealt in the order of a public permutation, so that groups differ by at most one client.
+
+    >>> sorted(cyclic(5, 3, seed=0).groups)
+    [0, 0, 0, 1, 1]
+    """
+    cycle, groups = -(-population // cohort), np.empty(population, dtype=np.int64)
+    groups[seeded(seed)("groups").generator().permutation(population)] = np.arange(population) % cycle
+    return Cyclic(population, cohort, tuple(groups.tolist()), cycle)
+
+
+SAMPLERS: dict[str, type[Sampler]] = {"poisson": Poisson, "fixed": Fixed, "cyclic": Cyclic}
+
+
+def named(name: str | None) -> type[Sampler]:
+    """The sampler of this name, the Poisson sampler unless said. Raises BadInput for a name that there is not."""
+    check.one_of(tuple(SAMPLERS), sampler=name or "poisson")
+    return SAMPLERS[name or "poisson"]
+
+
+def of(experiment: Experiment, clients: int) -> Participation:
+    """Who takes part in an experiment's rounds. Raises BadInput for a cohort larger than the population."""
+    cohort = experiment.train.clients_per_round or clients
+    if experiment.privacy.kind != "central":
+        return Participation(clients, cohort)
+    kind = named(experiment.privacy.sampler)
+    return cyclic(clients, cohort, seed=experiment.seeds.noise) if kind is Cyclic else kind(clients, cohort)
