@@ -53,10 +53,8 @@ WHO = {
 @dataclass(frozen=True)
 class Words:
     """What a kind of privacy says of itself; where `accountant` is empty it is the experiment's.
-
-    `adversary` is who may see the releases, `relation` the change that epsilon is for, `sampler` what was released of whom,
-    and `assumes` what must hold beside what holds for every run: each the end of a sentence (`_meaning`).
-    """
+    `adversary` is who may see the releases, `relation` the change that epsilon is for, `sampler` what was released of
+    whom, and `assumes` what must hold beside what holds for every run: each the end of a sentence (`_meaning`)."""
 
     adversary: str
     relation: str
@@ -67,9 +65,7 @@ class Words:
 
 def promise(experiment: "Experiment", words: Words) -> Guarantee:
     """The statement of a run before anything is spent: for whom, against whom, under which change.
-
-    Guarantee: it names the randomness and the assumptions, and says of somebody else's kind that its code is not Tacit's.
-    """
+    Guarantee: it names the randomness and the assumptions, and says of somebody else's kind that its code is not Tacit's."""
     privacy = experiment.privacy
     return Guarantee(
         unit=privacy.unit_kept,
@@ -94,15 +90,10 @@ def spent_by(
     guarantee: Guarantee, ledger: "Ledger", population: "Population", *, seen: Callable[[DpEvent], DpEvent] = _itself
 ) -> Guarantee:
     """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger.
-
     Who was never charged spent nothing. `seen` is what an event is to whom the statement is about. The accountant that is
     named is the one whose bound was taken; where records held out are asked about, each side's.
-
-    Guarantee: every epsilon is the price of what is on disk, at the statement's delta; with other runs, basic composition of
-    what they sealed.
-
-    Raises: BadInput for charges that have no price.
-    """
+    Guarantee: every epsilon is the price of what is on disk, at the statement's delta; with other runs, basic composition
+    of what they sealed. Raises: BadInput for charges that have no price."""
     unit, spent, bounds = guarantee.unit, np.zeros(len(population)), list[dict[str, str]]()
     compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
     for index, name in enumerate(population.names):
@@ -120,7 +111,6 @@ def spent_by(
 def _others(
     guarantee: Guarantee, ledger: "Ledger", alone: dict[str, float], seen: Callable[[DpEvent], DpEvent]
 ) -> Others | None:
-    """What the client that has spent most has spent in all runs of the ledger, by basic composition of sealed prices."""
     unit = guarantee.unit
     runs, apart = ledger.other_runs(unit), ledger.other_runs(unit, apart=True)
     if not runs and not apart:
@@ -139,7 +129,6 @@ def _others(
 
 def shown(epsilon: float | None, *, digits: int = 3) -> str:
     """An epsilon for print, rounded up: a promise is never rounded in our favour. None is no bound, as in JSON.
-
     Below a tenth `digits` are counted from the first that is not zero: 0.0001 shown as 0.001 would look spent tenfold.
 
     >>> shown(2.0921), shown(0.05), shown(0.00012341), shown(1e-15), shown(float("inf"))
@@ -166,9 +155,7 @@ def shown_delta(delta: float) -> str:
 
 def sentence(guarantee: Guarantee | None) -> str:
     """The guarantee in one sentence that a privacy officer can read; a second and third for other runs and for who sees more.
-
-    Without a guarantee it says that nothing is promised.
-    """
+    Without a guarantee it says that nothing is promised."""
     if guarantee is None:
         return "No privacy is promised: nothing proves that whoever sees the updates cannot learn about single records."
     g = guarantee
@@ -180,7 +167,6 @@ def sentence(guarantee: Guarantee | None) -> str:
 
 def with_others(others: Others, unit: Unit) -> str:
     """What the runs of one ledger come to together, and which of them are not included: those that promised per another unit.
-
     A ledger adds up runs that promise against different people: per client one may trust the server and another not.
 
     >>> with_others(Others(1, 0, 2.5, 2e-6, "basic composition"), "client").partition(", the ")[2]
@@ -209,9 +195,7 @@ def _runs(count: int, word: str) -> str:
 
 def agreed(guarantee: Guarantee, *, client: str, epsilon: float) -> str:
     """What one client is promised before a run begins, for whoever signs for that client.
-
-    Guarantee, of the ledger that is opened with this epsilon: the run costs the client no more, whatever happens in it.
-    """
+    Guarantee, of the ledger that is opened with this epsilon: the run costs the client no more, whatever happens in it."""
     return _meaning(guarantee, whom=client, bound=f"the epsilon of the whole run is at most {shown(epsilon)} {LIMIT}")
 
 
@@ -225,7 +209,6 @@ def _meaning(g: Guarantee, *, whom: str, bound: str) -> str:
 
 
 def _otherwise(g: Guarantee) -> str:
-    """A second guarantee, against somebody who can see more, in one sentence."""
     return f"Against {g.adversary} there is {seen_by_more(g.epsilon_max, g.delta, g.unit, g.relation, g.sampler)}."
 
 

@@ -1,9 +1,7 @@
 """What the rest of the house may ask about privacy: one plan a run, of one kind.
-
-A plan is three protocols in one: who pays and how often (`Charging`), which noise is drawn (`Noising`), and what may be said
-(`Statement`). A kind makes it from a run's experiment; whoever admits, pays, trains, names attempts or writes words asks the
-plan.
-"""
+A plan is three protocols in one: who pays and how often (`Charging`), which noise is drawn (`Noising`), and what may be
+said (`Statement`). A kind makes it from a run's experiment; whoever admits, pays, trains, names attempts or writes words
+asks the plan."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -45,10 +43,7 @@ class Purse:
 
     def rounds(self, index: int | None, event: DpEvent, *, hint: int, asked: Asked = NOTHING_ASKED) -> int:
         """How many of the planned rounds a client can pay for beside its queries, as the ledger would say; without an index,
-        all.
-
-        Raises: BadInput for an event without a price.
-        """
+        all. Raises: BadInput for an event without a price."""
         privacy, rounds = self.experiment.privacy, self.experiment.train.rounds
         known = self.before.of(ALL if index is None else self.population.names[index])
         limits = {"before": known, "total_delta": privacy.delta, "rounds": rounds, "accountant": privacy.accountant}
@@ -70,8 +65,7 @@ class Purse:
 
     def groups(self) -> Sequence[np.ndarray]:
         """Clients with equal epsilon and equal rest of it; of many such groups, a few of similar ones. Each client is in one
-        group.
-        """
+        group."""
         order = np.lexsort((self.population.left, self.population.epsilons))
         epsilons, left = self.population.epsilons[order], self.population.left[order]
         cuts = np.flatnonzero((epsilons[1:] != epsilons[:-1]) | (left[1:] != left[:-1])) + 1
@@ -105,17 +99,14 @@ class Charging(ABC):
 
 class Noising(ABC):
     """Which noise is drawn, and what it is keyed by.
-
-    Guarantee asked of every kind: `key` and `digest` name everything of the plan that its releases are a function of. Two plans
-    that noise otherwise and share a key would draw the same noise for both, which shows the difference of what it hides.
-    """
+    Guarantee asked of every kind: `key` and `digest` name everything of the plan that its releases are a function of. Two
+    plans that noise otherwise and share a key would draw the same noise for both, which shows the difference of what it
+    hides."""
 
     @abstractmethod
     def algorithm(self, wiring: Wiring) -> Algorithm:
         """What clients train and release, and what the server does with it. Raises BadInput for what cannot be wired.
-
-        Guarantee asked: nothing but what the algorithm's `release` returns leaves a client, and `cost` is its whole price.
-        """
+        Guarantee asked: nothing but what the algorithm's `release` returns leaves a client, and `cost` is its whole price."""
 
     def rule(self, experiment: Experiment, population: Population) -> str | None:
         """The name of the rule that combines updates, asked for or the kind's own choice; None where there is none."""
@@ -124,9 +115,7 @@ class Noising(ABC):
     @abstractmethod
     def key(self, client: Client | None) -> str:
         """What a client's noise is keyed by, of the plan: every number that its release depends on.
-
-        Of None, what the server's noise and cohorts are keyed by; empty where the server draws none.
-        """
+        Of None, what the server's noise and cohorts are keyed by; empty where the server draws none."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -147,9 +136,7 @@ class Noising(ABC):
         largest: float = 0.0,
     ) -> float:
         """No number that an honest client sends is larger; a deployed server refuses a message with one. Infinite: not known.
-
-        `largest` is that of the parameters which it was sent.
-        """
+        `largest` is that of the parameters which it was sent."""
         return float("inf")
 
 
@@ -196,12 +183,8 @@ class Kind(Protocol):
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """The plan for a model of `size` parameters. One client (`own`) may leave out what is the others'.
-
-        Guarantee asked: the same experiment and population give a client the same noise and price everywhere, or a site and
-        the server would not mean the same run.
-
-        Raises: BadInput for settings that cannot keep the promise.
-        """
+        Guarantee asked: the same experiment and population give a client the same noise and price everywhere, or a site
+        and the server would not mean the same run. Raises: BadInput for settings that cannot keep the promise."""
         ...
 
     def refuse_at_site(self, experiment: Experiment) -> None:
@@ -211,11 +194,8 @@ class Kind(Protocol):
 
 def kind_of(experiment: Experiment) -> Kind:
     """The kind that an experiment names: a folder of this room, or what the factory at "package.module:name" makes.
-
     Assumes: somebody else's code does what it says; it runs in this process.
-
-    Raises: BadInput in one sentence for what cannot be imported or made, and for what is no kind.
-    """
+    Raises: BadInput in one sentence for what cannot be imported or made, and for what is no kind."""
     name = experiment.privacy.kind
     if name in KINDS:
         return importlib.import_module(f"tacit.privacy.{name}.kind").kind(experiment)
@@ -233,8 +213,6 @@ def kind_of(experiment: Experiment) -> Kind:
 
 def sampler_of(experiment: Experiment, clients: int) -> Participation:
     """Who takes part in an experiment's rounds: as its kind says, where that has a `sampler` of its own.
-
-    Raises: BadInput for a cohort larger than the population.
-    """
+    Raises: BadInput for a cohort larger than the population."""
     own = getattr(kind_of(experiment), "sampler", samplers.of)
     return own(experiment, clients)

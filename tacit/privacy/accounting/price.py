@@ -37,9 +37,7 @@ LONGEST = 100  # characters of a name
 @dataclass(frozen=True)
 class SideDpEvent(DpEvent):
     """A release about the records on one `side` of a `split`, which names the coin that every record has tossed.
-
-    Raises: BadInput for a release that is itself about a side, has counts around it, or is priced by Rényi curves alone.
-    """
+    Raises: BadInput for a release that is itself about a side, has counts around it, or is priced by Rényi curves alone."""
 
     split: str
     side: str
@@ -67,10 +65,8 @@ def on_side(event: DpEvent, *, split: str, side: str) -> DpEvent:
 
 
 def apart(composition: tuple[tuple[DpEvent, int], ...]) -> list[tuple[tuple[DpEvent, int], ...]]:
-    """What a record can have paid for, for every way in which its coins may have fallen; one composition where nothing is apart.
-
-    Guarantee: whatever sides a record is on, one of these holds every release that is about it.
-    """
+    """What a record can have paid for, for every way in which its coins may have fallen; one composition where nothing is
+    apart. Guarantee: whatever sides a record is on, one of these holds every release that is about it."""
     splits: dict[str, set[str]] = {}
     for event, _ in composition:
         if isinstance(event, SideDpEvent):
@@ -129,9 +125,7 @@ Composition = tuple[tuple[DpEvent, int], ...]
 
 def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
     """Counts equal events together, looking inside self-compositions: the order of releases does not change the price.
-
     Assumes: events and counts were fixed beforehand; the price of a composition is for that.
-
     Raises: BadInput for a count that is no whole number from 0 to 2^53.
 
     >>> gaussian = dp_accounting.GaussianDpEvent(1.0)
@@ -147,12 +141,10 @@ def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
 
 def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") -> float:
     """The epsilon at `delta` of everything in the composition; 0 for nothing, inf where no bound says anything.
-
     Guarantee: not below the smallest epsilon that holds for the events' own change (`events.relation`), every rounding
     included.
-
-    Raises: BadInput for an event that has no price, for events whose changes differ, for cohorts of a fixed size by another
-    accountant than "rdp", and for a delta that is not between 0 and 1.
+    Raises: BadInput for an event that has no price, for events whose changes differ, for cohorts of a fixed size by
+    another accountant than "rdp", and for a delta that is not between 0 and 1.
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
     >>> round(epsilon(((step, 150),), delta=1e-5), 2)
@@ -213,7 +205,6 @@ def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple
 
 
 def _together(composition: Composition, *, delta: float, accountant: str) -> tuple[float, str]:
-    """The price of releases that may all be about one record."""
     if accountant == "rdp" or any(events.kind_of(event).gaussian is None for event, _ in composition):
         return _rdp(composition, delta)
     slack = _slack_price(composition)
@@ -271,7 +262,6 @@ def _rdp(composition: Composition, delta: float) -> tuple[float, str]:
 
 def to_text(event: DpEvent) -> str:
     """A round event as one line of JSON for the ledger; `from_text` is its inverse.
-
     Raises: BadInput for what has no price, and for a kind that writes words which are the ledger's own.
 
     >>> to_text(dp_accounting.GaussianDpEvent(2.0))
@@ -288,9 +278,7 @@ def to_text(event: DpEvent) -> str:
 @lru_cache(maxsize=100_000)
 def from_text(text: str) -> DpEvent:
     """The event that `to_text` wrote, exactly: floats are written so that they read back the same.
-
     Guarantee: nothing in the text is imported or run; only kinds that code has registered are read.
-
     Raises: BadInput for anything else, a negative or broken number of steps included: it would pay charges back.
 
     >>> from_text(to_text(dp_accounting.GaussianDpEvent(0.1)))

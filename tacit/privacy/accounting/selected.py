@@ -6,9 +6,8 @@ run has Rényi divergences e(a), then for every order b the release has at order
     e(a) + (1 + shape) ((1 - 1/b) e(b) + log(1/gamma) / b) + log(E K) / (a - 1).
 That a run picks at random among candidates costs at most what the dearest costs, order by order: the pick does not depend on rows.
 
-Assumes, of whoever releases: runs are independent, the best is the largest of a total order on what runs would release, and
-nothing else is told: not K, not the other runs, not how long they took.
-"""
+Assumes, of whoever releases: runs are independent, the best is the largest of a total order on what runs would release,
+and nothing else is told: not K, not the other runs, not how long they took."""
 
 import math
 import secrets
@@ -38,7 +37,6 @@ ROUNDED = 1 + 1e-12  # more than what a dozen roundings of floats can take from 
 @dataclass(frozen=True)
 class Repetitions:
     """How often a search is run: K from D(shape, gamma). One object draws it and is in the price.
-
     Raises: BadInput for a gamma outside (0, 1) and a shape outside [0, 1000].
 
     >>> Repetitions(gamma=0.1).mean
@@ -72,9 +70,7 @@ class Repetitions:
 
     def draw(self, bits: Callable[[int], int] = secrets.randbits) -> int:
         """K, by inversion of its distribution function in 700 bits; from the operating system unless `bits` says otherwise.
-
-        Guarantee: 2^-200 in total variation from D(shape, gamma), and at least 1.
-        """
+        Guarantee: 2^-200 in total variation from D(shape, gamma), and at least 1."""
         with gmpy2.context(precision=PRECISION):
             gamma, shape = gmpy2.mpfr(self.gamma), gmpy2.mpfr(self.shape)
             uniform = gmpy2.mpfr(bits(DRAWN_BITS)) / gmpy2.mpfr(2) ** DRAWN_BITS
@@ -87,7 +83,6 @@ class Repetitions:
             return k
 
     def words(self) -> str:
-        """The law in words."""
         law = {0.0: "logarithmic", 1.0: "geometric"}.get(
             self.shape, f"truncated negative binomial of shape {self.shape:g}"
         )
@@ -96,7 +91,6 @@ class Repetitions:
 
 def about(mean: float, *, shape: float = 1.0) -> Repetitions:
     """The law of a given mean.
-
     Raises: BadInput for a mean that is not above 1, or above a million, and for a shape that there is not.
 
     >>> round(about(10, shape=0).gamma, 4)
@@ -117,11 +111,8 @@ def about(mean: float, *, shape: float = 1.0) -> Repetitions:
 @dataclass(frozen=True)
 class BestOfDpEvent(DpEvent):
     """One release: the best of K runs, K by `repetitions`, of which each is `runs[j]` for a j that chance picks.
-
     `runs` are (event, how often it happens in a run). Guarantee: add or remove one, as those events; Theorem 2.
-
-    Raises: BadInput for events that are no sampled Gaussian releases, and for none.
-    """
+    Raises: BadInput for events that are no sampled Gaussian releases, and for none."""
 
     repetitions: Repetitions
     runs: tuple[tuple[DpEvent, int], ...] = field(repr=True)

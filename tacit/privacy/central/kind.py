@@ -36,9 +36,8 @@ COUNT_SHARE = 20  # sigma_b = m / 20: section 3.1 of arXiv:1905.03871
 
 @dataclass(frozen=True, eq=False)
 class WeighedSums(Plan):
-    """A trusted server that noises sums of clipped updates: its mechanism, how often a client is in one at most, and every client's
-    weight (at most 1). The sum is divided by `expected_weight`, which is public.
-    """
+    """A trusted server that noises sums of clipped updates: its mechanism, how often a client is in one at most, and every
+    client's weight (at most 1). The sum is divided by `expected_weight`, which is public."""
 
     traits: ClassVar[Traits] = Traits(summed=True, trusts_server=True, own_training=False)
 
@@ -53,12 +52,10 @@ class WeighedSums(Plan):
 
     @property
     def training_clip(self) -> float:
-        """The clip that rounds begin with."""
         return self.mechanism.clip
 
     @property
     def noise_multipliers(self) -> np.ndarray:
-        """The one noise multiplier."""
         return np.array([self.mechanism.noise_multiplier])
 
     @property
@@ -67,13 +64,11 @@ class WeighedSums(Plan):
         return self.sampler.rate * float(self.weights.sum())
 
     def key(self, client: Client | None) -> str:
-        """The mechanism, and the client's own weight in the sum; of the server, the mechanism."""
         if client is None:
             return repr(self.mechanism)
         return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))
 
     def digest(self) -> str:
-        """The server's key and all weights."""
         return mark(self.key(None), self.weights.tobytes())
 
     def rule(self, experiment: Experiment, population: Population) -> None:
@@ -98,16 +93,12 @@ class WeighedSums(Plan):
 @dataclass(frozen=True, eq=False)
 class CentralPlan(WeighedSums):
     """What the server runs in every round, and the rounds it is made to last.
-
-    Guarantee: client level, against everybody who sees the models; who was drawn or answered shows in nothing but the noised sum.
-
-    Assumes: the server is trusted with single updates, and with the secret of who was drawn.
-    """
+    Guarantee: client level, against everybody who sees the models; who was drawn or answered shows in nothing but the
+    noised sum. Assumes: the server is trusted with single updates, and with the secret of who was drawn."""
 
     mechanism: CohortGaussian
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
-        """CentralDP, with a clip that follows a quantile where the experiment names one."""
         weights = dict(zip(wiring.population.names, self.weights.tolist(), strict=True))
         privacy, adapt = wiring.experiment.privacy, None
         if privacy.adaptive_clip:
@@ -115,7 +106,6 @@ class CentralPlan(WeighedSums):
         return CentralDP(self.mechanism, weights, self.expected_weight, wiring.training, wiring.optimizer, adapt)
 
     def words(self, experiment: Experiment) -> Words:
-        """Against everybody who sees the models; where everybody is in every round nothing is secret, at the same price."""
         relation = self.sampler.relation(secret=experiment.secret_cohorts)
         if not experiment.secret_cohorts:
             return Words(ALL_SEEN, relation, f"all {self.sampler.population} clients in every round")
@@ -124,11 +114,9 @@ class CentralPlan(WeighedSums):
         )
 
     def title(self, experiment: Experiment) -> str:
-        """Names the kind of cohorts."""
         return f"central DP ({self.sampler.words.title if experiment.secret_cohorts else 'everybody in every round'})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        """One row: all clients pay alike. `epsilon_spent` is the price of the rounds that can be paid for."""
         left = purse.rounds(None, self.mechanism.event(), hint=self.participations)
         secret = purse.experiment.secret_cohorts
         whom = self.sampler.words.level if secret else "all clients"
@@ -139,23 +127,18 @@ class CentralPlan(WeighedSums):
 @dataclass(frozen=True, eq=False)
 class BandedPlan(WeighedSums):
     """What the server runs where cohorts are public, and the most slots that a client has.
-
     Guarantee: client level, against everybody who sees the models, who takes part in which round included.
-
-    Assumes: the server is trusted with single updates and with its noise, and releases every round once.
-    """
+    Assumes: the server is trusted with single updates and with its noise, and releases every round once."""
 
     traits: ClassVar[Traits] = replace(WeighedSums.traits, single_release=True)
 
     mechanism: BandedGaussian
 
     def key(self, client: Client | None) -> str:
-        """Of the server, the mechanism and who is in which group."""
         groups = self.mechanism.groups
         return mark(repr(self.mechanism), repr(groups)) if client is None else super().key(client)
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
-        """CentralDP, whose sums take nobody out of turn."""
         names, m = wiring.population.names, self.mechanism
         weights = dict(zip(names, self.weights.tolist(), strict=True))
         groups = tuple(frozenset(names[index] for index in m.cohorts.scheduled(group)) for group in range(m.cycle))
@@ -166,16 +149,13 @@ class BandedPlan(WeighedSums):
         return f"{self.mechanism.strategy.bands} bands"
 
     def words(self, experiment: Experiment) -> Words:
-        """Against everybody, by slots that are public."""
         how = f"{self.sampler.words.whom} and at most {self.participations} times, with noise in {self._bands} across rounds"
         return Words(ALL_SEEN, self.sampler.relation(), how)
 
     def title(self, experiment: Experiment) -> str:
-        """Names the kind of cohorts."""
         return f"central DP ({self.sampler.words.title}, {self._bands})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        """One row: a slot costs all clients alike. `epsilon_spent` is the price of the slots that can be paid for."""
         event, everybody = self.mechanism.event(), np.arange(len(self.weights))
         ends = [purse.rounds(index, event, hint=self.participations) for index in purse.ends(everybody)]
         level = f"{self.sampler.relation()}, {self.sampler.words.level}, noise in {self._bands}"
@@ -184,7 +164,6 @@ class BandedPlan(WeighedSums):
 
 def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:
     """w_k = min(n_k, cap) / max over clients, so that none exceeds 1 and C bounds a weighted update; without a cap all are 1.
-
     Assumes: the clients' numbers of records are public.
 
     >>> capped_weights(np.array([5, 20, 400]), 50).tolist()
@@ -198,11 +177,8 @@ def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:
 
 def one_budget(population: Population) -> float:
     """The epsilon that all clients share, less what other runs of the ledger have sealed.
-
     Where next to none of it is left it is the whole epsilon: noise is sized for that, and the ledger keeps the run out.
-
-    Raises: BadInput where the clients' epsilons differ.
-    """
+    Raises: BadInput where the clients' epsilons differ."""
     low, high = float(population.epsilons.min()), float(population.epsilons.max())
     if low != high:
         raise BadInput(
@@ -214,9 +190,7 @@ def one_budget(population: Population) -> float:
 
 def _noised(mechanism: M, experiment: Experiment, population: Population, rounds: int) -> M:
     """The given multiplier, or the smallest that makes the budget last so many rounds, as priced by this accountant.
-
-    A given multiplier is not checked against the budget: the ledger stops the run before the round that would pass it.
-    """
+    A given multiplier is not checked against the budget: the ledger stops the run before the round that would pass it."""
     privacy, epsilon = experiment.privacy, one_budget(population)
     if privacy.noise_multiplier is not None:
         return mechanism
@@ -232,18 +206,15 @@ def _noised(mechanism: M, experiment: Experiment, population: Population, rounds
 
 class Central:
     """The kind `central`: client-level DP at a trusted server, whose cohorts are a secret.
-
-    The server sees every clipped update and who sent it; whoever sees the models sees one noised sum a round. All clients pay for
-    every round, because the price rests on nobody knowing who is in it.
-    """
+    The server sees every clipped update and who sent it; whoever sees the models sees one noised sum a round. All clients
+    pay for every round, because the price rests on nobody knowing who is in it."""
 
     plans = CentralPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """One noise for all clients, from their one budget; counting for an adaptive clip is part of the same price.
-
-        Raises: BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the population.
-        """
+        Raises: BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the
+        population."""
         privacy, rounds = experiment.privacy, experiment.train.rounds
         who = samplers.of(experiment, len(population))
         mechanism = CohortGaussian(
@@ -269,9 +240,7 @@ class BandedCentral(Central):
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """One noise for all clients, from their one budget; as many bands as groups unless said.
-
-        Raises: BadInput where some clients would never have a slot, and as `BandedGaussian`, `banded` and `one_budget`.
-        """
+        Raises: BadInput where some clients would never have a slot, and as `BandedGaussian`, `banded` and `one_budget`."""
         privacy, train = experiment.privacy, experiment.train
         who = cast(Cyclic, samplers.of(experiment, len(population)))
         one_budget(population)

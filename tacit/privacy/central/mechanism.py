@@ -1,11 +1,9 @@
 """The mechanism of client-level DP: one frozen object owns who is drawn, how updates are bounded, the noise and its price.
-
 Source: McMahan et al. 2018 (DP-FedAvg, arXiv:1710.06963); adaptive clipping from Andrew et al. 2021 (arXiv:1905.03871).
 Guarantee: one release of a noised sum over a random cohort, client level. With the Poisson sampler the relation is add or
 remove one client (sensitivity C, amplified by sampling, PLD or RDP); with a fixed number of clients it is replace one
 client by another (sensitivity 2C, RDP; Wang, Balle, Kasiviswanathan 2019, arXiv:1808.00087). Both need the cohort to stay
-secret.
-"""
+secret."""
 
 import math
 from collections.abc import Sequence
@@ -27,16 +25,12 @@ from tacit.types import Bounded, Private
 @dataclass(frozen=True)
 class CohortGaussian:
     """Draw a cohort, sum its vectors of norm at most C, add N(0, (z S)^2 I), where S is what one client can change.
-
-    With `count_std` the number of clients whose update was within C is released too, with noise of that standard deviation;
-    the noise on the sum then grows so that both together cost z.
-
+    With `count_std` the number of clients whose update was within C is released too, with noise of that standard
+    deviation; the noise on the sum then grows so that both together cost z.
     Guarantee: one round, sum and count together, costs `event()`, whoever answers: a client that was drawn and is silent
     counts as a zero vector.
-
     Assumes: the server draws by `sample` and tells nobody who was drawn; every vector in the sum was bounded by C times a
     weight of at most 1; floating-point noise stands for real-valued noise.
-
     Raises: BadInput for numbers that are not positive, a cohort larger than the population, and a count whose noise alone
     would cost more than z allows.
 
@@ -69,14 +63,11 @@ class CohortGaussian:
 
     def at(self, clip: float) -> "CohortGaussian":
         """The same with another clip: noise and clip move together, so the price stays.
-
-        Raises: BadInput for a clip that is not above 0.
-        """
+        Raises: BadInput for a clip that is not above 0."""
         return replace(self, clip=clip)
 
     @property
     def sensitivity(self) -> float:
-        """How far one client can move the sum: C if it comes or goes, 2C if another takes its place."""
         return self.cohorts.change * self.clip
 
     @property
@@ -87,9 +78,8 @@ class CohortGaussian:
     @property
     def update_multiplier(self) -> float:
         """z_Delta = (z^-2 - z_b^-2)^(-1/2): Theorem 1 of arXiv:1905.03871, where z_b = 2 sigma_b.
-
-        It is noise over sensitivity on the sum alone: z where nothing is counted, and more where the count takes a part of the
-        price. With cohorts of a fixed size one client can change the count by 1 instead of 1/2, so that z_b = sigma_b.
+        It is noise over sensitivity on the sum alone: z where nothing is counted, and more where the count takes a part of
+        the price. With cohorts of a fixed size one client can change the count by 1 instead of 1/2, so that z_b = sigma_b.
 
         >>> round(CohortGaussian(1.0, 0.5, population=1000, cohort=100, count_std=5.0).update_multiplier, 3)
         1.005
@@ -101,12 +91,10 @@ class CohortGaussian:
         return (self.noise_multiplier**-2 - z_b**-2) ** -0.5
 
     def init(self) -> NoiseState:
-        """No round knows of another one."""
         return {}
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
         """The clients of one round, and nothing but chance decides: a Poisson cohort may be empty, and stays so.
-
         Raises: BadInput for another number of clients than was priced.
 
         >>> from tacit.random import seeded
@@ -123,16 +111,12 @@ class CohortGaussian:
         return bound(update, clip=self.clip)
 
     def bound_rows(self, updates: torch.Tensor) -> torch.Tensor:
-        """What each of several clients' updates is multiplied by to have norm at most C; 0 for one that is not finite."""
         return row_scales(updates, clip=self.clip)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
         """Noises the sum of a round, once, in the precision that the sum has.
-
         Guarantee: at the price of `event`, if the sum's sensitivity is what it says.
-
-        Raises: BadInput for a sum of any other sensitivity.
-        """
+        Raises: BadInput for a sum of any other sensitivity."""
         if bounded.sensitivity != self.sensitivity:
             raise BadInput(
                 f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
@@ -142,11 +126,7 @@ class CohortGaussian:
 
     def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
         """The share of updates that were *not* clipped, over the expected cohort, with its noise; it may lie outside [0, 1].
-
-        Guarantee: it is in the price of `event`.
-
-        Raises: TypeError where the mechanism was not priced for a count.
-        """
+        Guarantee: it is in the price of `event`. Raises: TypeError where the mechanism was not priced for a count."""
         if self.count_std is None:
             raise TypeError("this mechanism was not priced for a count")
         centred = unclipped - answers / 2 + self.count_std * float(stream.normal(1))
@@ -154,19 +134,15 @@ class CohortGaussian:
 
     def event(self) -> DpEvent:
         """The price of one round for every client of the population, drawn or not.
-
         Sampled by chance it is for add or remove one client, of a fixed size for replace one: the two never share a
-        ledger.
-        """
+        ledger."""
         return self.cohorts.event(self.noise_multiplier)
 
 
 @dataclass(frozen=True)
 class QuantileClip:
     """The clip follows the quantile gamma of the norms: C <- C exp(-eta (b - gamma)), b the noised share within C.
-
     If too many updates were within C, it shrinks. Algorithm 1 of arXiv:1905.03871.
-
     Guarantee: it sees nothing of the updates but the noised share, so that it is post-processing and costs nothing more.
 
     >>> from tacit.random import seeded
@@ -180,9 +156,7 @@ class QuantileClip:
 
     def next(self, mechanism: CohortMechanism, within: Sequence[bool], stream: Stream) -> float:
         """The clip of the next round; that of this round is the mechanism's.
-
-        It stays within 1e-9 and 1e9, where float32 holds its noise.
-        """
+        It stays within 1e-9 and 1e9, where float32 holds its noise."""
         b = mechanism.noised_share(stream, sum(within), len(within))
         moved = mechanism.clip * math.exp(-self.learning_rate * (b - self.quantile))
         return min(max(moved, LEAST_CLIP), MOST_CLIP)

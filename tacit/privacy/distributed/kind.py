@@ -61,10 +61,7 @@ def promised(noises: Sequence[SharedNoise], experiment: Experiment, *, clients: 
 
 
 def keys_kept(experiment: Experiment, *, clients: int) -> str:
-    """How many clients may give their key away.
-
-    Two sums of one round need 2t answers, so of n honest holders 2t - n refuse.
-    """
+    """How many clients may give their key away. Two sums of one round need 2t answers, so of n honest holders 2t - n refuse."""
     t = experiment.protect.threshold or 1
     if t == 1:
         return "the server gets no client's key"
@@ -77,10 +74,8 @@ def keys_kept(experiment: Experiment, *, clients: int) -> str:
 
 def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
     """What is left against somebody who can read single reports: each is protected by its own share of the noise alone.
-
     Every charge of the ledger is priced again as one report (`events.alone`): the same unit, change and delta, a larger
-    epsilon.
-    """
+    epsilon."""
     protect = experiment.protect
     reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
     sealed = f"the server once it has {reader}"
@@ -130,13 +125,10 @@ def groups(
     plan: "DistributedPlan", rule: Rule, wiring: Wiring, statistics: PopulationStatistics
 ) -> Mapping[str, Group]:
     """Every client's group, by the client's name.
-
     Guarantee: every client is in exactly one group; its weight in the sum is at most 1, so that the grid bounds a weighted
-    report. What is public of a client (records, epsilon, noise) is stated beside the sum, never beside a report. Tables and
-    keys are made here, before client processes fork.
-
-    Raises: BadInput or KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key.
-    """
+    report. What is public of a client (records, epsilon, noise) is stated beside the sum, never beside a report. Tables
+    and keys are made here, before client processes fork.
+    Raises: BadInput or KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key."""
     population, known = wiring.population, list(wiring.facts(statistics))
     seals = wiring.seals or OneProcess(wiring.experiment, len(population))
     members: dict[str, Group] = {}
@@ -154,10 +146,8 @@ def groups(
 
 def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
     """What the groups of a plan are called, in the order of their numbers.
-
-    A rule that tells clients apart by their budgets (`split`) treats a "public" sum otherwise than any other one, and calls
-    everybody public where all budgets are equal (`pfa.threshold`): so does the lone group here.
-    """
+    A rule that tells clients apart by their budgets (`split`) treats a "public" sum otherwise than any other one, and
+    calls everybody public where all budgets are equal (`pfa.threshold`): so does the lone group here."""
     if len(plan.noises) > 1:
         return APART
     return APART[1:] if getattr(rule, "split", None) else (ALL,)
@@ -165,11 +155,8 @@ def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
 
 def lanes_of(plan: "DistributedPlan", number: int, public: PublicKey | None) -> Lanes:
     """How a group's integers are packed under a key, or without one.
-
     Guarantee: a lane has room for the sum of the most reports a round can have, each with its noise.
-
-    Raises: BadInput where such lanes do not fit.
-    """
+    Raises: BadInput where such lanes do not fit."""
     noise, grid = plan.noises[number], plan.grid
     room = public.plaintext_bits if public else WIDEST
     return Lanes(grid.dimension, grid.largest + noise.tail, noise.most, room)
@@ -183,10 +170,8 @@ def new_key(experiment: Experiment) -> SecretKey:
 @dataclass(frozen=True, eq=False)
 class OneProcess:
     """The seals of a simulation: one process makes the key, and is all parties.
-
-    Guarantee: none against anybody, since one process holds the key and sees every report. What it shows is that the sums, and
-    so the model, are those of a deployment.
-    """
+    Guarantee: none against anybody, since one process holds the key and sees every report. What it shows is that the sums,
+    and so the model, are those of a deployment."""
 
     experiment: Experiment
     clients: int
@@ -194,9 +179,7 @@ class OneProcess:
     @cached_property
     def keys(self) -> tuple[SecretKey, list[Share]]:
         """The run's key, and a share for every client where it is split.
-
-        Raises: KeyRefused for a key file that cannot be used.
-        """
+        Raises: KeyRefused for a key file that cannot be used."""
         protect = self.experiment.protect
         key = keys.load_secret(Path(protect.key)) if protect.key is not None else new_key(self.experiment)
         return key, deal(key, threshold=protect.threshold or 1, of=self.clients) if protect.split else []
@@ -205,9 +188,7 @@ class OneProcess:
         self, plan: "DistributedPlan", number: int, word: str, clients: Sequence[str], everybody: Sequence[str]
     ) -> Seal:
         """Reports that can be read where nothing is sealed, else under the run's key.
-
-        Guarantee: in either case a sum of fewer than the group's `fewest` reports is not opened.
-        """
+        Guarantee: in either case a sum of fewer than the group's `fewest` reports is not opened."""
         noise = plan.noises[number]
         if self.experiment.protect.kind != "paillier":
             return Plain(lanes_of(plan, number, None), noise.fewest)
@@ -239,10 +220,8 @@ def _opener(key: SecretKey, shares: list[Share], *, at_least: int) -> Opens:
 @dataclass(frozen=True, eq=False)
 class DistributedPlan(Plan):
     """`noises[g]` is the share of the clients k with `groups[k] == g`; `participations` the rounds it is made to last.
-
-    Guarantee: client level, empty one client, for whoever sees opened sums (or the models) and no single report.
-    Nothing is claimed for choosing clients at random: the server knows who reports.
-    """
+    Guarantee: client level, empty one client, for whoever sees opened sums (or the models) and no single report. Nothing
+    is claimed for choosing clients at random: the server knows who reports."""
 
     traits: ClassVar[Traits] = Traits(summed=True, own_training=False)
 
@@ -254,12 +233,10 @@ class DistributedPlan(Plan):
 
     @property
     def training_clip(self) -> float:
-        """The norm that the grid clips whole updates to."""
         return self.grid.clip
 
     @property
     def noise_multipliers(self) -> np.ndarray:
-        """Noise over sensitivity on the smallest sum that is opened, for every client."""
         return np.array([noise.multiplier for noise in self.noises])[self.groups]
 
     @property
@@ -277,13 +254,11 @@ class DistributedPlan(Plan):
         return self.noises[self.groups[client.index]]
 
     def key(self, client: Client | None) -> str:
-        """The client's share, how many rounds it is made to last, and that it is charged."""
         if client is None:
             return ""
         return repr((self.mechanism(client), self.participations, self.priced))
 
     def digest(self) -> str:
-        """The grid, every group's share, and who is in which group."""
         return mark(repr((self.grid, self.noises)), self.groups.tobytes())
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
@@ -295,7 +270,6 @@ class DistributedPlan(Plan):
         return Encrypted(members, self.grid, wiring.server(rule, statistics), wiring.training)
 
     def words(self, experiment: Experiment) -> Words:
-        """What the sums promise, sealed or not."""
         return promised(self.noises, experiment, clients=len(self.groups))
 
     def also(
@@ -305,11 +279,9 @@ class DistributedPlan(Plan):
         return (seen_alone(guarantee, experiment, ledger, population),)
 
     def title(self, experiment: Experiment) -> str:
-        """Names the strategy."""
         return f"distributed DP ({experiment.privacy.rule})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        """A row for each group that is summed apart."""
         return rows(self, purse)
 
 
@@ -326,16 +298,14 @@ def distributed_plan(
     colluding: int,
     split: Callable[[np.ndarray], float] | None,
 ) -> DistributedPlan:
-    """The given multiplier, or the smallest that makes each group's tightest budget last. `split` gives the epsilon of the cut.
-
+    """The given multiplier, or the smallest that makes each group's tightest budget last. `split` gives the epsilon of the
+    cut.
     Guarantee: where the multiplier is derived, every client's planned rounds cost at most what other runs have left of its
     epsilon (but for who has a crumb left, whom the ledger keeps out); a given one pays for one round of a whole budget at
     least, and the ledger stops whoever has no more. A group's `fewest` is its part of all clients times that of the round,
     rounded down, and at least 1.
-
     Raises: BadInput for noise that cannot pay for a round, naming the smallest that can; where an infinite epsilon leaves
-    nothing to derive noise from; and as `SharedNoise`.
-    """
+    nothing to derive noise from; and as `SharedNoise`."""
     cut = split(population.epsilons) if split else -math.inf
     groups = (population.epsilons >= cut).astype(int)
     groups = groups - groups.min()
@@ -370,7 +340,6 @@ def _derived(share: str, epsilon: float, delta: float, rounds: int, settings: di
 def _refuse_unaffordable(
     noise: SharedNoise, share: str, z: float, epsilon: float, delta: float, rounds: int, settings: dict
 ) -> None:
-    """A run whose first round would already overspend is refused before it starts."""
     if epsilon == math.inf or price.epsilon(((noise.event(), 1),), delta=delta) <= epsilon:
         return
     once, always = (calibrate(share, epsilon=epsilon, delta=delta, rounds=r, **settings) for r in (1, rounds))
@@ -391,21 +360,17 @@ def _up(value: float) -> str:
 
 class Distributed:
     """The kind `distributed`: client-level DP by sums that nobody's noise makes private alone.
-
     With `protect.kind = "paillier"` the server sees who reported and the opened sums, and no single report; without, it is
-    trusted not to look at one. A client that holds the key sees the sums it opens. Each client pays for the rounds it reports
-    in.
-    """
+    trusted not to look at one. A client that holds the key sees the sums it opens. Each client pays for the rounds it
+    reports in."""
 
     plans = DistributedPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """Grid, groups and shares of noise.
-
         Raises: BadInput for settings that would break the promise: a threshold by which one round could be opened twice,
-        sealed sums of one report, more reports than clients, a multiplier that cannot pay for one round. NeedsRows for a rule
-        that must see single updates.
-        """
+        sealed sums of one report, more reports than clients, a multiplier that cannot pay for one round. NeedsRows for a
+        rule that must see single updates."""
         privacy, rule = experiment.privacy, summing_rule(experiment)
         who = samplers.of(experiment, len(population))
         how, share = getattr(rule, "split", None), getattr(rule, "share", 0.1)
@@ -445,9 +410,7 @@ class Distributed:
 
 def summing_rule(experiment: Experiment) -> Rule:
     """The experiment's rule, if sums are all it needs.
-
-    Raises: NeedsRows with the names of those that work; BadInput for a rule that is not there or options it does not take.
-    """
+    Raises: NeedsRows with the names of those that work; BadInput for a rule that is not there or options it does not take."""
     name = experiment.aggregate.rule or "mean"
     rule = rules.of(experiment.aggregate, name)
     if rule.sees != "sums":
@@ -458,12 +421,9 @@ def summing_rule(experiment: Experiment) -> Rule:
 
 def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
     """Refuses a split key that could not keep the promise about colluding clients.
-
-    Guarantee, of what passes: of one round no two different sums are opened unless more than `privacy.colluding` clients help.
-    A common key (`threshold = 1`) passes: there each round has one opener.
-
-    Raises: BadInput, which names the thresholds that work.
-    """
+    Guarantee, of what passes: of one round no two different sums are opened unless more than `privacy.colluding` clients
+    help. A common key (`threshold = 1`) passes: there each round has one opener.
+    Raises: BadInput, which names the thresholds that work."""
     t, colluding = experiment.protect.threshold or 1, experiment.privacy.colluding or 0
     if t == 1:
         return

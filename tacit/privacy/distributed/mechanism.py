@@ -1,9 +1,7 @@
 """Noise that nobody draws alone: each client adds an integer share, and the sum carries what the promise needs.
-
 One frozen object owns the share that is drawn and the price of the sum. Guarantee: client level, empty one client, for
-whoever sees the sum of at least `fewest` reports and knows the shares of up to `colluding` clients among them.
-Reports beyond the fewest only add noise. Whoever sees a single report sees one share of noise: `alone` is that price.
-"""
+whoever sees the sum of at least `fewest` reports and knows the shares of up to `colluding` clients among them. Reports
+beyond the fewest only add noise. Whoever sees a single report sees one share of noise: `alone` is that price."""
 
 import math
 from dataclasses import dataclass
@@ -29,14 +27,11 @@ LOG2_CUT = -80  # log2 of the probability, in one round, that any share of any c
 @dataclass(frozen=True)
 class SharedNoise:
     """The share of every client of a round. `share_variance` is per coordinate, in squared grid steps.
-
     Guarantee: a sum of at least `fewest` of at most `most` reports costs `event()`, also to whoever knows the shares of
-    `colluding` of them; one report by itself costs `alone()`. The law holds to 2^-200 in each draw, and a share is cut to its
-    lane with a probability of at most 2^-80 a round; both are in the price.
-
-    Assumes: nobody opens a sum of fewer reports, or two different sums of one round; the other `fewest - colluding` clients
-    draw their shares as said.
-
+    `colluding` of them; one report by itself costs `alone()`. The law holds to 2^-200 in each draw, and a share is cut to
+    its lane with a probability of at most 2^-80 a round; both are in the price.
+    Assumes: nobody opens a sum of fewer reports, or two different sums of one round; the other `fewest - colluding`
+    clients draw their shares as said.
     Raises: BadInput for another law, a share without a price, and unless colluding < fewest <= most.
 
     >>> noise = even(multiplier=2.0, law="skellam", l2_squared=100, dimension=10, fewest=5, colluding=1, most=8)
@@ -76,9 +71,7 @@ class SharedNoise:
     @cached_property
     def tail(self) -> int:
         """The largest share that surely fits its lane; one beyond it has a probability of at most 2^-80 in a round.
-
-        That is over all coordinates of all clients of the round, by the union bound.
-        """
+        That is over all coordinates of all clients of the round, by the union bound."""
         return reach(self._law, log2_probability=LOG2_CUT - math.log2(self.dimension * self.most))
 
     def prepare(self) -> None:
@@ -86,20 +79,15 @@ class SharedNoise:
         prepare(self._law)
 
     def init(self) -> NoiseState:
-        """No share knows of another one."""
         return {}
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
-        """Everybody: nothing is claimed for choosing clients at random."""
         return state, np.arange(size)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Quantised) -> tuple[NoiseState, Shared]:
         """Adds this client's share. What then lies beyond its lane is cut to it: to single reports that is post-processing.
-
-        Guarantee: every integer is within the lane (`largest + tail`), so that no sum of at most `most` reports carries over.
-
-        Raises: BadInput for a vector that was bounded for another sensitivity.
-        """
+        Guarantee: every integer is within the lane (`largest + tail`), so that no sum of at most `most` reports carries
+        over. Raises: BadInput for a vector that was bounded for another sensitivity."""
         if bounded.l2_squared != self.l2_squared or bounded.values.shape != (self.dimension,):
             text = f"{self.dimension} integers of squared length {self.l2_squared}"
             raise BadInput(f"This noise is made for {text}, got {len(bounded.values)} of {bounded.l2_squared}.")
@@ -108,7 +96,6 @@ class SharedNoise:
         return state, Shared(torch.from_numpy(np.clip(bounded.values + share, -edge, edge)))
 
     def event(self) -> IntegerSumDpEvent:
-        """The price of one opened sum: one client's vector against zero."""
         slack = self.dimension * self.most * distance(self._law)
         sizes = (self.honest, self.l2_squared, self.dimension)
         return IntegerSumDpEvent(self.law, self.share_variance, *sizes, slack, cut=2.0**LOG2_CUT)
@@ -124,9 +111,7 @@ class SharedNoise:
 
 def even(*, multiplier: float, l2_squared: int, fewest: int, colluding: int, **rest: object) -> SharedNoise:
     """Shares of variance (z D2)^2 / (fewest - colluding): the smallest accepted sum carries the multiplier z.
-
-    Raises: BadInput for a multiplier that is not above 0, and as `SharedNoise`.
-    """
+    Raises: BadInput for a multiplier that is not above 0, and as `SharedNoise`."""
     check.positive(noise_multiplier=multiplier)
     variance = multiplier**2 * l2_squared / max(1, fewest - colluding)
     return SharedNoise(share_variance=variance, l2_squared=l2_squared, fewest=fewest, colluding=colluding, **rest)  # type: ignore[arg-type]
@@ -134,10 +119,8 @@ def even(*, multiplier: float, l2_squared: int, fewest: int, colluding: int, **r
 
 def note_2020(*, multiplier: float, l2_squared: int, most: int, **rest: object) -> SharedNoise:
     """Shares of (1/K) N(0, (sigma D2)^2), K the clients of a round: a sum of K then carries only sigma / sqrt(K).
-
-    They are those of the 2020 note (docs/papers.md), as integers, and priced at what they are worth: the promise is no weaker
-    than that of even shares, it only takes a larger sigma. Raises as `even`.
-    """
+    They are those of the 2020 note (docs/papers.md), as integers, and priced at what they are worth: the promise is no
+    weaker than that of even shares, it only takes a larger sigma. Raises as `even`."""
     check.positive(noise_multiplier=multiplier)
     return SharedNoise(share_variance=multiplier**2 * l2_squared / most**2, l2_squared=l2_squared, most=most, **rest)  # type: ignore[arg-type]
 
@@ -147,11 +130,9 @@ SHARES = {"even": even, "note-2020": note_2020}
 
 def calibrate(share: str, *, epsilon: float, delta: float, rounds: int, **settings: object) -> float:
     """The smallest multiplier, to 0.1 %, whose `rounds` sums cost at most (epsilon, delta).
-
-    Guarantee: price(z) <= epsilon for the z that is returned. `share` is a name of SHARES, `settings` are its other arguments.
-
-    Raises: BadInput where no multiplier up to 1e6 keeps the budget, and for settings that `SharedNoise` refuses.
-    """
+    Guarantee: price(z) <= epsilon for the z that is returned. `share` is a name of SHARES, `settings` are its other
+    arguments.
+    Raises: BadInput where no multiplier up to 1e6 keeps the budget, and for settings that `SharedNoise` refuses."""
 
     def cost(z: float) -> float:
         try:

@@ -1,10 +1,9 @@
 """Integer noise: Skellam and discrete Gaussian, drawn by inversion of a 256-bit distribution function.
-
-Sources: Skellam 1946; Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010).
-No floating-point number decides a draw: 256 random bits are compared with the distribution function as a 256-bit
-integer. Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-200), a
-number that enters every price built on it (tacit/privacy/accounting/rdp.py). Noise too wide for a table is drawn by rejection, as
-exactly: tacit/privacy/integers/discrete.py. The scalar twins without even that distance are in tacit/privacy/integers/exact.py."""
+Sources: Skellam 1946; Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010). No
+floating-point number decides a draw: 256 random bits are compared with the distribution function as a 256-bit integer.
+Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-200), a number that enters
+every price built on it (tacit/privacy/accounting/rdp.py). Noise too wide for a table is drawn by rejection, as exactly:
+tacit/privacy/integers/discrete.py. The scalar twins without even that distance are in tacit/privacy/integers/exact.py."""
 
 import math
 from bisect import bisect_right
@@ -49,9 +48,8 @@ class WideLaw(Protocol):
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """Block j holds the integers from edges[j] on, `width` of them, each with claims[j]; `marks` are running sums of claims.
-
-    Guarantee: claims[j] / SCALE is at least p(k) / p(0) for every k of the block, so that rejection leaves exactly the law.
-    """
+    Guarantee: claims[j] / SCALE is at least p(k) / p(0) for every k of the block, so that rejection leaves exactly the
+    law."""
 
     width: int
     edges: np.ndarray = field(repr=False)
@@ -62,9 +60,7 @@ class Blocks:
 @lru_cache(maxsize=8)
 def blocks(law: WideLaw, last: int) -> Blocks:
     """Blocks for the integers from -last to last, made once and kept.
-
-    Assumes: the law falls away from zero, so that the integer of a block nearest to zero is its likeliest.
-    """
+    Assumes: the law falls away from zero, so that the integer of a block nearest to zero is its likeliest."""
     width = 1 << max(0, math.floor(math.log2(math.sqrt(law.variance) / BLOCKS_PER_STD)))
     count = -(-(last + 1) // width)
     edges = width * np.arange(-count, count)
@@ -75,12 +71,9 @@ def blocks(law: WideLaw, last: int) -> Blocks:
 
 def draw_wide(law: WideLaw, stream: Stream, count: int, *, last: int) -> np.ndarray:
     """`count` independent integers of the law, int64, none much beyond `last`.
-
-    Guarantee: exact but for what lies beyond `last` and the 2^-250 of `exact_ratio`; both are within `discrete.distance`. How
-    many words of the stream are used depends on what is thrown away.
-
-    Assumes: variances from 2^24 on; narrower laws have a table.
-    """
+    Guarantee: exact but for what lies beyond `last` and the 2^-250 of `exact_ratio`; both are within `discrete.distance`.
+    How many words of the stream are used depends on what is thrown away.
+    Assumes: variances from 2^24 on; narrower laws have a table."""
     proposal, parts, missing = blocks(law, last), [], count
     while missing:
         parts.append(_try(law, proposal, stream, missing + missing // 16 + 16)[:missing])
@@ -89,7 +82,6 @@ def draw_wide(law: WideLaw, stream: Stream, count: int, *, last: int) -> np.ndar
 
 
 def _try(law: WideLaw, proposal: Blocks, stream: Stream, count: int) -> np.ndarray:
-    """One proposal each; what is accepted of them."""
     total = int(proposal.marks[-1])
     fair = np.uint64((1 << 64) // total * total - 1)
     words = _words(stream, 3 * count).reshape(3, count)
@@ -137,10 +129,8 @@ def skellam_log_ratio(k: np.ndarray, v: float) -> np.ndarray:
 
 def skellam_exact_ratio(k: int, v: float) -> float:
     """I_k(v) / I_0(v) by Debye's expansion in the current gmpy2 context.
-
     exp(w - v - k asinh(k/v)) sqrt(v/w) (1 + sum of (U_n(t) / t^n) / w^n) / (the same at 0), w = sqrt(k^2 + v^2), t = k / w
-    (DLMF 10.41.3).
-    """
+    (DLMF 10.41.3)."""
     x, variance = gmpy2.mpfr(k), gmpy2.mpfr(v)
     w = gmpy2.sqrt(x * x + variance * variance)
     power = gmpy2.exp(x * x / (w + variance) - x * gmpy2.asinh(x / variance))
@@ -161,7 +151,6 @@ def _series(t2: float, w: float) -> float:
 @lru_cache(maxsize=4)
 def debye(terms: int) -> tuple[tuple[Fraction, ...], ...]:
     """The coefficients of U_n(t) / t^n in powers of t^2, n = 1 ... terms.
-
     U_(n+1)(t) = t^2 (1 - t^2) U_n'(t) / 2 + (1/8) integral from 0 to t of (1 - 5 s^2) U_n(s) ds (DLMF 10.41.9).
 
     >>> debye(1)
@@ -200,9 +189,7 @@ class Law(WideLaw, Protocol):
 @dataclass(frozen=True)
 class Skellam:
     """The difference of two Poisson(variance / 2) numbers. A sum of Skellams is Skellam, and the variances add.
-
     So n clients that add Skellam(v) each have added Skellam(nv), exactly: the price of the sum is no approximation.
-
     Raises: BadInput for a variance that is not a finite number above 0.
 
     >>> from tacit.random import seeded
@@ -244,12 +231,9 @@ class Skellam:
 
 @dataclass(frozen=True)
 class DiscreteGaussian:
-    """P(X = k) proportional to exp(-k^2 / (2 sigma2)): Definition 1 of arXiv:2004.00010. Sums of it are only almost of its kind.
-
-    What a sum of shares misses of it is in the price (`tau` in tacit/privacy/accounting/rdp.py).
-
-    Raises: BadInput for a sigma2 that is not a finite number above 0.
-    """
+    """P(X = k) proportional to exp(-k^2 / (2 sigma2)): Definition 1 of arXiv:2004.00010. Sums of it are only almost of its
+    kind. What a sum of shares misses of it is in the price (`tau` in tacit/privacy/accounting/rdp.py).
+    Raises: BadInput for a sigma2 that is not a finite number above 0."""
 
     sigma2: float
 
@@ -266,7 +250,6 @@ class DiscreteGaussian:
         return -t * t / (2 * self.sigma2) / math.log(2)  # it is sigma2-subgaussian: ibidem
 
     def masses(self, last: int) -> list[float]:
-        """By one product and one ratio a step."""
         masses, mass = [], gmpy2.mpfr(1)
         step = gmpy2.exp(-1 / (2 * gmpy2.mpfr(self.sigma2)))
         ratio, square = step, step * step
@@ -276,11 +259,9 @@ class DiscreteGaussian:
         return masses
 
     def log_ratio(self, k: np.ndarray) -> np.ndarray:
-        """-k^2 / (2 sigma2)."""
         return gaussian_log_ratio(k, self.sigma2)
 
     def exact_ratio(self, k: int) -> float:
-        """exp(-k^2 / (2 sigma2))."""
         return gaussian_exact_ratio(k, self.sigma2)
 
 
@@ -290,9 +271,7 @@ LAWS = {"skellam": Skellam, "discrete-gaussian": DiscreteGaussian}
 @dataclass(frozen=True, eq=False)
 class Table:
     """P(X <= k), k = -last ... last - 1, as 256-bit integers: the first 64 bits of each, and the others.
-
-    Integers beyond `last` are left out: both tails together have a probability below 2^-256.
-    """
+    Integers beyond `last` are left out: both tails together have a probability below 2^-256."""
 
     last: int
     high: np.ndarray = field(repr=False)
@@ -300,9 +279,7 @@ class Table:
 
     def look_up(self, high: np.ndarray, stream: Stream) -> np.ndarray:
         """The draws whose first 64 bits are `high`; where those do not decide, the others are taken from the stream.
-
-        Guarantee: each draw is the smallest k whose P(X <= k) is above 256 uniform bits, compared as integers.
-        """
+        Guarantee: each draw is the smallest k whose P(X <= k) is above 256 uniform bits, compared as integers."""
         index = np.searchsorted(self.high, high, side="left")
         ties = np.flatnonzero(self.high[np.minimum(index, len(self.high) - 1)] == high)
         for i in ties:
@@ -314,12 +291,9 @@ class Table:
 
 def draw(law: Law, stream: Stream, count: int) -> np.ndarray:
     """`count` independent integers of the law, int64.
-
-    Guarantee: each is within `distance(law)` of the law in total variation, and no rounding of floating point decides it. The
-    same stream gives the same integers; all randomness is the stream's.
-
-    Assumes: the stream is cryptographic and used for nothing else. The time of a draw depends a little on what is drawn.
-    """
+    Guarantee: each is within `distance(law)` of the law in total variation, and no rounding of floating point decides it.
+    The same stream gives the same integers; all randomness is the stream's.
+    Assumes: the stream is cryptographic and used for nothing else. The time of a draw depends a little on what is drawn."""
     last = reach(law, log2_probability=-BITS)
     if last > WIDEST:
         return draw_wide(law, stream, count, last=last)
@@ -337,7 +311,6 @@ def prepare(law: Law) -> None:
 
 def distance(law: Law) -> float:
     """The total variation between a draw and its law: a unit of the last place for every integer, and both tails.
-
     Guarantee: an upper bound, below 2^-200 for every law that can be drawn. A price counts it once for every coordinate of
     every share (`slack`).
 
@@ -349,7 +322,6 @@ def distance(law: Law) -> float:
 
 def reach(law: Law, *, log2_probability: float) -> int:
     """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail.
-
     Guarantee: the probability at t is within the bound; a smaller t might be, too.
 
     >>> reach(DiscreteGaussian(1.0), log2_probability=-80)
@@ -372,9 +344,7 @@ def reach(law: Law, *, log2_probability: float) -> int:
 @lru_cache(maxsize=8)
 def table(law: Law) -> Table:
     """The law's table, made once and kept: up to 8 MB and half a second, for WIDEST integers on a side.
-
-    Guarantee: every entry is within half a unit of 2^-256 of P(X <= k), but for errors of 2^-360.
-    """
+    Guarantee: every entry is within half a unit of 2^-256 of P(X <= k), but for errors of 2^-360."""
     last = reach(law, log2_probability=-BITS)
     with gmpy2.context(precision=PRECISION_DISCRETE):
         masses = law.masses(last)

@@ -1,9 +1,7 @@
 """Integer noise without any rounding: scalar samplers in exact rational arithmetic, the slow twins of discrete.py.
-
-Source: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010v4), Algorithms 1 to 3. Every decision compares integers that were drawn
-uniformly, so the laws are exact; the price is about a hundred microseconds a draw, and a time that depends on what is drawn.
-Tests hold the fast samplers against these; no release uses them.
-"""
+Source: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010v4), Algorithms 1 to 3. Every decision compares integers that were
+drawn uniformly, so the laws are exact; the price is about a hundred microseconds a draw, and a time that depends on what
+is drawn. Tests hold the fast samplers against these; no release uses them."""
 
 from fractions import Fraction
 from math import factorial, isqrt
@@ -70,9 +68,7 @@ def discrete_gaussian(stream: Stream, sigma2: Fraction) -> int:
 
 def poisson(stream: Stream, mean: Fraction) -> int:
     """Poisson(mean): parts of mean at most 1, each by rejection from a geometric law, whose constant cancels.
-
-    P(k) is mean^k / k! up to a constant; the proposal (mean/2)^k is accepted with probability 2^k / (2 k!) <= 1.
-    """
+    P(k) is mean^k / k! up to a constant; the proposal (mean/2)^k is accepted with probability 2^k / (2 k!) <= 1."""
     parts = -(-mean.numerator // mean.denominator)
     total = 0
     for _ in range(parts):

@@ -1,11 +1,9 @@
-"""Integer noise that is a Gaussian, rounded: what it protects costs what the Gaussian costs, and no float is ever added to a count.
-
-To round after adding is post-processing, and counts are integers: round(count + N(0, sigma^2)) is count + round(N(0, sigma^2)). So
-whole counts with this noise are exactly as private as real ones with a real Gaussian, and compose with sampled Gaussians by privacy
-losses; a discrete Gaussian (arXiv:2004.00010) is priced by Rényi curves alone here. 256 random bits u stand for a uniform number U
-and the draw is round(sigma Phi^-1(U)). Floats decide only where they surely agree with that; else 256 bits of the distribution
-function do.
-"""
+"""Integer noise that is a Gaussian, rounded: what it protects costs what the Gaussian costs, and no float is ever added to a
+count. To round after adding is post-processing, and counts are integers: round(count + N(0, sigma^2)) is count +
+round(N(0, sigma^2)). So whole counts with this noise are exactly as private as real ones with a real Gaussian, and compose
+with sampled Gaussians by privacy losses; a discrete Gaussian (arXiv:2004.00010) is priced by Rényi curves alone here. 256
+random bits u stand for a uniform number U and the draw is round(sigma Phi^-1(U)). Floats decide only where they surely
+agree with that; else 256 bits of the distribution function do."""
 
 import gmpy2
 import numpy as np
@@ -24,12 +22,9 @@ TAIL = 19.0  # P(|N(0, 1)| >= 19) < 2^-256
 
 def draw(sigma: float, stream: Stream, count: int) -> np.ndarray:
     """`count` independent integers round(N(0, sigma^2)), int64.
-
-    Guarantee: each is within `distance(sigma)` of that law in total variation, and no rounding of floating point decides it. The
-    same stream gives the same integers; all randomness is the stream's.
-
+    Guarantee: each is within `distance(sigma)` of that law in total variation, and no rounding of floating point decides
+    it. The same stream gives the same integers; all randomness is the stream's.
     Assumes: the stream is cryptographic and used for nothing else. The time of a draw depends a little on what is drawn.
-
     Raises: BadInput for a sigma that is not above 0, or above 2^30.
 
     >>> from tacit.random import seeded

@@ -86,7 +86,6 @@ def rows(plan: "LocalPlan", purse: Purse) -> list[dict[str, Any]]:
 
 
 def _asked(plan: "LocalPlan", purse: Purse, members: np.ndarray) -> dict[str, Any]:
-    """What each query costs by itself, and its noise over the sensitivity, from the least to the most."""
     found: dict[str, Any] = {}
     population, accountant = purse.population, purse.experiment.privacy.accountant
     for query, z in plan.queries.multipliers.items():
@@ -105,10 +104,9 @@ END = 11.0  # standard deviations: where the tails of tacit/random.py end
 
 @dataclass(frozen=True, eq=False)
 class LocalPlan(Plan):
-    """The mechanism of every client. `participations` is how many rounds a spread budget is made to last, beside its `queries`.
-
-    With the unit "record" the noise is added in every step of DP-SGD, with "client" once, to the whole clipped update.
-    """
+    """The mechanism of every client. `participations` is how many rounds a spread budget is made to last, beside its
+    `queries`. With the unit "record" the noise is added in every step of DP-SGD, with "client" once, to the whole clipped
+    update."""
 
     clip: float
     participations: int
@@ -121,19 +119,15 @@ class LocalPlan(Plan):
 
     @property
     def training_clip(self) -> float:
-        """The norm that a record's gradient, or a whole update, is clipped to."""
         return self.clip
 
     @property
     def noise_multipliers(self) -> np.ndarray:
-        """One of every client."""
         return self.multipliers
 
     def mechanism(self, client: Client) -> SampledGaussian:
         """What the client runs in one round, and what that costs.
-
-        Raises: BadInput for a client whose noise is not known here (NaN): a site plans its own alone.
-        """
+        Raises: BadInput for a client whose noise is not known here (NaN): a site plans its own alone."""
         k = client.index
         if k not in self._known:
             noise = float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k])
@@ -147,10 +141,8 @@ class LocalPlan(Plan):
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray:
         """The noise per coordinate of every client's update, as `DpSgd` states it: eta z C sqrt(steps) / (q n).
-
-        In steps that are not plain, sqrt(steps) is what `descent` makes of it. An update that is noised as a whole (client level)
-        has z C. It follows from public numbers alone, so a rule may weigh by it.
-        """
+        In steps that are not plain, sqrt(steps) is what `descent` makes of it. An update that is noised as a whole (client
+        level) has z C. It follows from public numbers alone, so a rule may weigh by it."""
         if self.unit == "client":
             return self.multipliers * self.clip
         growth = descent.growth(self.steps, learning_rate=learning_rate)
@@ -178,22 +170,18 @@ class LocalPlan(Plan):
         return reach * (moved + END * noise) * root
 
     def key(self, client: Client | None) -> str:
-        """The client's own mechanism, how many rounds it is made to last, and whether it is charged."""
         if client is None:
             return ""
         return repr((self.mechanism(client), self.participations, self.priced, self.queries.key(client.index)))
 
     def digest(self) -> str:
-        """The rates, steps and multipliers of all clients, the clip and the unit."""
         arrays = (np.ascontiguousarray(part).tobytes() for part in (self.rates, self.steps, self.multipliers))
         asked = (part for query, z in sorted(self.queries.multipliers.items()) for part in (query, z.tobytes()))
         return mark(repr((self.clip, self.participations, self.priced, self.unit)), *arrays, *asked)
 
     def rule(self, experiment: Experiment, population: Population) -> str:
-        """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do not.
-
-        docs/results.md says why, and where another rule is better.
-        """
+        """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do
+        not. docs/results.md says why, and where another rule is better."""
         if experiment.aggregate.rule is not None:
             return experiment.aggregate.rule
         differ = len(np.unique(population.epsilons)) > 1 and experiment.privacy.rule == "spread"
@@ -201,9 +189,7 @@ class LocalPlan(Plan):
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
         """LocalDP: DP-SGD in every step (record level), or noise on the whole clipped update (client level).
-
-        Raises: BadInput for a rule that is not there, or views of what are no images.
-        """
+        Raises: BadInput for a rule that is not there, or views of what are no images."""
         population, rate, descent = wiring.population, wiring.experiment.train.learning_rate, wiring.descent
         rule = wiring.rule(self.rule(wiring.experiment, population))
         noise = self.update_noise(population.sizes, learning_rate=rate, descent=descent)
@@ -217,36 +203,28 @@ class LocalPlan(Plan):
         return LocalDP(self.mechanism, server, DpSgd(rate, wiring.views, descent))
 
     def words(self, experiment: Experiment) -> Words:
-        """What a client is promised, by its unit."""
         return promised(self.unit, tuple(self.queries.multipliers))
 
     def title(self, experiment: Experiment) -> str:
-        """Names the strategy, and what is asked beside training."""
         asked = " and ".join(self.queries.multipliers)
         return f"local DP ({experiment.privacy.rule}{f', beside it {asked}' if asked else ''})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        """A row for every group of clients with the same budget."""
         return rows(self, purse)
 
 
 class Local:
     """The kind `local`: each client noises what it sends.
-
-    The server, the other clients and everybody who sees updates or models are adversaries: nobody is trusted but the client's
-    own machine. Each client pays for the rounds it takes part in, from its own budget.
-    """
+    The server, the other clients and everybody who sees updates or models are adversaries: nobody is trusted but the
+    client's own machine. Each client pays for the rounds it takes part in, from its own budget."""
 
     plans = LocalPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """Every client's noise, by the strategy that the experiment names.
-
-        `own` is the one client whose noise is needed (a site): by the strategy spread the others' stay NaN, which is cheaper
-        and changes nothing of its own.
-
-        Raises: BadInput where there is no budget to derive noise from, or no noise keeps it.
-        """
+        `own` is the one client whose noise is needed (a site): by the strategy spread the others' stay NaN, which is
+        cheaper and changes nothing of its own.
+        Raises: BadInput where there is no budget to derive noise from, or no noise keeps it."""
         privacy, train = experiment.privacy, experiment.train
         if experiment.run.precision != "float32" and privacy.unit_kept == "record":
             raise BadInput(
@@ -277,9 +255,7 @@ class Local:
 
 def record_steps(experiment: Experiment, population: Population) -> tuple[np.ndarray, np.ndarray]:
     """The sampling rate and the noised steps of each client's round; a noised whole update is one step without sampling.
-
-    With local epochs a client takes ceil(epochs / q) steps: as many as sample its records `epochs` times on average.
-    """
+    With local epochs a client takes ceil(epochs / q) steps: as many as sample its records `epochs` times on average."""
     train, everybody = experiment.train, len(population)
     if experiment.privacy.unit_kept == "client":
         return np.ones(everybody), np.ones(everybody, dtype=int)

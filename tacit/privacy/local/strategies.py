@@ -1,9 +1,7 @@
 """Who adds how much noise: from every client's budget to its noise multiplier.
-
-Two strategies (Liu et al., PVLDB 15(4), section 4.2): *spread* gives each client the noise that makes its budget last
-the planned rounds; *same-noise* gives all the same multiplier, and a client drops out when the ledger says it cannot
-pay another round.
-"""
+Two strategies (Liu et al., PVLDB 15(4), section 4.2): *spread* gives each client the noise that makes its budget last the
+planned rounds; *same-noise* gives all the same multiplier, and a client drops out when the ledger says it cannot pay
+another round."""
 
 import numpy as np
 
@@ -17,7 +15,6 @@ RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so t
 
 def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float | None) -> np.ndarray:
     """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch.
-
     Such a rate has three digits and is at most 1; the divisor and the price both use the rounded one.
 
     >>> sampling_rates(np.array([100, 3000]), batch_size=64, sampling_rate=None).tolist()
@@ -41,12 +38,9 @@ def spread(
     asked: Queries = NOTHING,
 ) -> np.ndarray:
     """Each client's multiplier, so that `participations` rounds, and its queries, cost at most what is left of its epsilon.
-
-    Guarantee: the joint price of `steps * participations` steps at the returned multiplier was computed and is within that. Whoever
-    is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
-
-    Raises: BadInput for a client with an infinite epsilon, and where no noise keeps an epsilon.
-    """
+    Guarantee: the joint price of `steps * participations` steps at the returned multiplier was computed and is within
+    that. Whoever is one client (`own`) needs no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
+    Raises: BadInput for a client with an infinite epsilon, and where no noise keeps an epsilon."""
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]
         raise BadInput(
@@ -92,11 +86,8 @@ def same_noise(
     asked: Queries = NOTHING,
 ) -> np.ndarray:
     """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds.
-
-    Guarantee: none beyond what the ledger keeps: a client whose budget is smaller drops out before the round it cannot pay.
-
-    Raises: BadInput where no client sets a limit and no noise is given.
-    """
+    Guarantee: none beyond what the ledger keeps: a client whose budget is smaller drops out before the round it cannot
+    pay. Raises: BadInput where no client sets a limit and no noise is given."""
     if multiplier is not None:
         return np.full(len(population), multiplier)
     finite = np.where(np.isinf(population.epsilons), -1.0, population.to_spread)

@@ -29,11 +29,9 @@ class NoPlan(Plan):
     queries: Queries = EXACT
 
     def key(self, client: Client | None) -> str:
-        """Nothing: plain training is keyed by the rest of the release."""
         return "" if client is None else "none"
 
     def digest(self) -> str:
-        """Nothing."""
         return "none"
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
@@ -52,7 +50,6 @@ class NoPlan(Plan):
         raise TypeError("nothing is promised")
 
     def title(self, experiment: Experiment) -> str:
-        """Says so."""
         return "no privacy promised"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
@@ -66,7 +63,6 @@ class NoPrivacy:
     plans = NoPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """The one plan there is."""
         return NoPlan(samplers.of(experiment, len(population)))
 
     def refuse_at_site(self, experiment: Experiment) -> None:

@@ -1,8 +1,8 @@
-"""How good a model is on rows that clients held out, from noised counts: what each client answers, and what is made of the answers.
-
-Of a record one number is asked, or one cell: was it right, of which class was it taken for which, how high was its score among its
-class, how large was its error. Sums of noised counts over clients, weighed by how much each can be trusted, give the metric; the
-interval holds the noise and the choice of rows. All of that is post-processing of noised counts and public numbers."""
+"""How good a model is on rows that clients held out, from noised counts: what each client answers, and what is made of the
+answers. Of a record one number is asked, or one cell: was it right, of which class was it taken for which, how high was
+its score among its class, how large was its error. Sums of noised counts over clients, weighed by how much each can be
+trusted, give the metric; the interval holds the noise and the choice of rows. All of that is post-processing of noised
+counts and public numbers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,6 @@ class Errors:
     l2_squared: int = 3 * GRID**2
 
     def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
-        """How many answers there are, and the sums of their errors."""
         error = np.abs(predictions.reshape(-1).astype(np.float64) - targets.reshape(-1)) / self.largest
         error = cut(error, 1.0)
         parts = (np.ones(len(error)), error, error**2)
@@ -105,7 +104,6 @@ class Means:
     l2_squared: int = 2 * GRID**2
 
     def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
-        """How many records there are, and the sums of their values."""
         values = VALUES[self.kind, self.metric](targets, predictions.astype(np.float64))
         steps = np.rint(GRID * cut(values, self.largest))
         return Counts(np.array([GRID * len(targets), int(steps.sum())]), self.l2_squared)
@@ -158,9 +156,7 @@ class Reading(Protocol):
 
 class Judgement(Reading, Protocol):
     """What is counted of (target, prediction), and the metrics that follow from the counts.
-
-    Guarantee asked: one record changes `count` by a vector of squared length at most `l2_squared`.
-    """
+    Guarantee asked: one record changes `count` by a vector of squared length at most `l2_squared`."""
 
     def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
         """The counts, before any noise."""
@@ -171,11 +167,9 @@ class OneCell:
     """Counts of which each record is in one: they add up to the records, and over their choice each varies by itself."""
 
     def sampling(self, counts: Cells) -> Cells:
-        """The variance of each count over the choice of records: Poisson's."""
         return np.maximum(counts, 0.0)
 
     def rows(self, counts: Cells) -> float:
-        """How many records were counted."""
         return float(counts.sum())
 
 
@@ -243,7 +237,6 @@ def judgement(
     kind: str, metric: str, *, classes: int, numbers: int = 1, largest_error: float | None = None
 ) -> Judgement:
     """What is counted for a task's headline metric, of `classes` or of so many `numbers` a record.
-
     Raises: BadInput for a metric that noised counts cannot tell.
 
     >>> judgement("binary", "auroc", classes=2).cells
@@ -300,10 +293,9 @@ class Evaluated:
 def combine(
     judged: Reading, answers: Sequence[np.ndarray], stds: np.ndarray, expected: np.ndarray, *, seed: int = 0
 ) -> Evaluated:
-    """The metrics of the clients' noised counts together. `expected` is how many rows each is likely to have held out: public.
-
-    A client weighs by what its counts can tell: all records alike where noise is small beside the rows, less where it is large.
-    """
+    """The metrics of the clients' noised counts together. `expected` is how many rows each is likely to have held out:
+    public. A client weighs by what its counts can tell: all records alike where noise is small beside the rows, less where
+    it is large."""
     weights = expected / (1.5 * stds**2 / judged.l2_squared + expected / 4)
     weights = weights / weights.max()
     stacked = np.stack(answers).astype(np.float64)
@@ -320,7 +312,8 @@ def combine(
 
 
 def told_apart(judged: Judgement, metric: str, stds: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether noised counts of so many expected records will tell more of a metric than a coin: its interval leaves something out.
+    """Whether noised counts of so many expected records will tell more of a metric than a coin: its interval leaves something
+    out.
 
     >>> [told_apart(Hits(), "accuracy", np.array([std]), np.array([100.0])) for std in (2.0, 60.0)]
     [True, False]
@@ -333,7 +326,6 @@ def told_apart(judged: Judgement, metric: str, stds: np.ndarray, expected: np.nd
 
 
 def _of_table(table: np.ndarray, *, least: float) -> Values:
-    """Accuracy, balanced accuracy and F1 (of the second of two classes, else the mean) of a table of targets by answers."""
     right, asked, said = np.diag(table), table.sum(1), table.sum(0)
     recalls = [ratio(one, of, least=least) for one, of in zip(right, asked, strict=True)]
     scores = [ratio(2 * one, of + to, least=least) for one, of, to in zip(right, asked, said, strict=True)]

@@ -1,6 +1,6 @@
 """The mechanism of a query: counts of a client's records, each with Gaussian noise, released once.
-
-Guarantee: record level, add or remove one. One frozen object owns the noise and its price: what is drawn is what is paid for."""
+Guarantee: record level, add or remove one. One frozen object owns the noise and its price: what is drawn is what is paid
+for."""
 
 import math
 from collections.abc import Mapping
@@ -29,9 +29,7 @@ from tacit.types import Private
 @dataclass(frozen=True, eq=False)
 class Counts:
     """Whole numbers that one record, coming or going, changes by a vector of squared length at most `l2_squared`.
-
-    A histogram has 1: a record is in one cell. k histograms side by side have k.
-    """
+    A histogram has 1: a record is in one cell. k histograms side by side have k."""
 
     values: np.ndarray = field(repr=False)
     l2_squared: int
@@ -40,12 +38,9 @@ class Counts:
 @dataclass(frozen=True)
 class NoisyCounts:
     """Adds round(N(0, z^2 l2_squared)) to each of `cells` counts, once.
-
-    Guarantee: one release costs `event()`, add or remove one record, for whoever sees every noised count; float arithmetic is not
-    in it (tacit/privacy/integers/rounded.py).
-
+    Guarantee: one release costs `event()`, add or remove one record, for whoever sees every noised count; float arithmetic
+    is not in it (tacit/privacy/integers/rounded.py).
     Assumes: the counts are of sensitivity `l2_squared`, and of one question there is one release.
-
     Raises: BadInput for a multiplier that is not above 0, no cells, or noise that cannot be drawn as closely as is priced.
 
     >>> noise = NoisyCounts(noise_multiplier=2.0, l2_squared=4, cells=10)
@@ -77,18 +72,14 @@ class NoisyCounts:
         return sigma
 
     def init(self) -> NoiseState:
-        """There is one step."""
         return {}
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
-        """Every record: nothing is claimed for sampling."""
         return state, np.arange(size)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Counts) -> tuple[NoiseState, Private]:
         """Adds the noise; the result is whole numbers.
-
-        Raises: BadInput for another number of counts, or counts of another sensitivity, than was priced.
-        """
+        Raises: BadInput for another number of counts, or counts of another sensitivity, than was priced."""
         if bounded.l2_squared != self.l2_squared or bounded.values.shape != (self.cells,):
             text = f"{self.cells} counts of squared sensitivity {self.l2_squared}"
             raise BadInput(f"This noise is made for {text}, got {bounded.values.shape} of {bounded.l2_squared}.")
@@ -96,7 +87,6 @@ class NoisyCounts:
         return state, Private(torch.from_numpy(noised), self.noise_std)
 
     def event(self) -> DpEvent:
-        """The price of the release."""
         return priced(self.noise_multiplier, split=self.split, side=self.side)
 
 
@@ -119,10 +109,8 @@ GRID = math.log(
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """What a run asks beside training: by query, each client's noise multiplier; `split` names the coin that holds records out.
-
-    Guarantee: `events` is the whole price of a client's answers, one release of each query.
-    """
+    """What a run asks beside training: by query, each client's noise multiplier; `split` names the coin that holds records
+    out. Guarantee: `events` is the whole price of a client's answers, one release of each query."""
 
     multipliers: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     split: str = ""
@@ -144,7 +132,6 @@ class Queries:
         return NoisyCounts(z, l2_squared, cells, split=self.split, side=SIDES[query] if self.split else "")
 
     def key(self, index: int) -> tuple[tuple[str, float], ...]:
-        """The numbers that a client's answers and training depend on; empty where nothing is asked."""
         return tuple((query, float(z[index])) for query, z in sorted(self.multipliers.items()))
 
 
@@ -163,11 +150,8 @@ EXACT = Exact()
 
 def queries_of(experiment: Experiment, population: Population) -> Queries:
     """The noise of every client's queries: each costs by itself the share of what is left of epsilon that was planned.
-
     Guarantee: the price of each query alone, at the run's delta, was computed and is within its share.
-
-    Raises: BadInput for a client that sets no limit, of which there is no share.
-    """
+    Raises: BadInput for a client that sets no limit, of which there is no share."""
     planned = shares(experiment)
     if not planned:
         return NOTHING

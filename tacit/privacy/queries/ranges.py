@@ -1,9 +1,8 @@
 """Ranges of numeric columns from noisy histograms: what every client answers, and what is made of the answers.
-
-A column without a declared `wide` range is counted in bins whose edges double, from 2^-20 to 2^40 on both sides of zero; else in
-64 equal bins of that range. Of a bin it is asked whether more rows lie in it than noise and a few outliers explain: the range is
-from the lowest such bin to the highest (as in Wilson et al. 2020, arXiv:1909.01917, section 5.1). All of that is made of noised
-counts and public numbers, so it costs nothing more."""
+A column without a declared `wide` range is counted in bins whose edges double, from 2^-20 to 2^40 on both sides of zero;
+else in 64 equal bins of that range. Of a bin it is asked whether more rows lie in it than noise and a few outliers
+explain: the range is from the lowest such bin to the highest (as in Wilson et al. 2020, arXiv:1909.01917, section 5.1).
+All of that is made of noised counts and public numbers, so it costs nothing more."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,10 +31,8 @@ Range = tuple[float, float]
 @dataclass(frozen=True)
 class Ranges:
     """The query: of each column a histogram of the raw values, over public edges; a record adds 1 to one cell of each.
-
-    `places` are the columns' positions among the features of a row that is read unscaled. Raises BadInput for noise that would
-    hide all but the very common values, before anything is asked.
-    """
+    `places` are the columns' positions among the features of a row that is read unscaled. Raises BadInput for noise that
+    would hide all but the very common values, before anything is asked."""
 
     columns: tuple[str, ...]
     places: tuple[int, ...]
@@ -49,16 +46,13 @@ class Ranges:
 
     @property
     def cells(self) -> int:
-        """How many counts a client answers with."""
         return sum(len(edges) + 1 for edges in self.edges)
 
     @property
     def l2_squared(self) -> int:
-        """One record changes one count of each column by one."""
         return len(self.columns)
 
     def count(self, client: Client) -> Counts:
-        """The true counts of a client's rows."""
         x = client.x.cpu().numpy()
         counts = [
             np.bincount(np.searchsorted(edges, x[:, place].astype(np.float64), side="right"), minlength=len(edges) + 1)
@@ -67,10 +61,8 @@ class Ranges:
         return Counts(np.concatenate(counts).astype(np.int64), self.l2_squared)
 
     def threshold(self, sizes: np.ndarray, stds: np.ndarray) -> float:
-        """The share of all rows that a bin must seem to hold to count: more than noise makes of an empty one, and than outliers.
-
-        It follows from the clients' declared sizes and the noise alone.
-        """
+        """The share of all rows that a bin must seem to hold to count: more than noise makes of an empty one, and than
+        outliers. It follows from the clients' declared sizes and the noise alone."""
         weights = _weights(sizes, stds)
         variances = np.where(stds > 0, stds**2 + HALF**2, 0.0)  # rounding takes a count at most half a row further
         std = math.sqrt(float((weights**2 * variances).sum())) / float(weights @ sizes)
@@ -87,10 +79,8 @@ class Ranges:
 
     def refuse_impossible(self, ranges: Mapping[str, Range]) -> None:
         """Refuses ranges that no answers to this query lead to.
-
-        Guarantee: what passes is one range for each of the columns, from the beginning of one of its public bins to the end of one:
-        finite, low < high, and nowhere else than rows were looked for. Raises: BadInput.
-        """
+        Guarantee: what passes is one range for each of the columns, from the beginning of one of its public bins to the
+        end of one: finite, low < high, and nowhere else than rows were looked for. Raises: BadInput."""
         if set(ranges) != set(self.columns):
             raise BadInput(
                 f"it gives the ranges of {len(ranges)} columns, which are not the {len(self.columns)} private ones"
@@ -127,7 +117,6 @@ def doubling() -> np.ndarray:
 
 
 def _weights(sizes: np.ndarray, stds: np.ndarray) -> np.ndarray:
-    """What a client's counts weigh: by the inverse variance of its shares; equally, where there is no noise."""
     return np.ones(len(sizes)) if not stds.any() else sizes / np.maximum(stds, stds.max() * 1e-9) ** 2
 
 
@@ -178,12 +167,10 @@ class NumericColumn(OneCell):
 
     @property
     def cells(self) -> int:
-        """As many as bins."""
         return len(self.edges) - 1
 
     @property
     def l2_squared(self) -> int:
-        """A record is in one bin."""
         return 1
 
     def cell(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -194,7 +181,6 @@ class NumericColumn(OneCell):
         return np.searchsorted(np.array(self.edges[1:-1]), values, side="right")
 
     def metrics(self, counts: Cells, *, std: float) -> Values:
-        """The mean (of the middles of the bins) and quantiles; None where there may be nothing but noise."""
         names = ["mean", *(f"{100 * q:g} %" for q in QUANTILES)]
         total = float(counts.sum())
         if total <= 3 * std * math.sqrt(len(counts)) or total <= 0:
@@ -215,7 +201,6 @@ class CategoricalColumn:
 
     @property
     def cells(self) -> int:
-        """As many as values."""
         return len(self.values)
 
     def cell(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -231,24 +216,19 @@ class Described:
 
     @property
     def cells(self) -> int:
-        """How many counts a client answers with."""
         return sum(column.cells for column in self.columns)
 
     @property
     def l2_squared(self) -> int:
-        """One record is in one cell of each column."""
         return len(self.columns)
 
     def count(self, x: np.ndarray, y: np.ndarray) -> Counts:
-        """The true counts of a client's rows."""
         counts = [np.bincount(column.cell(x, y), minlength=column.cells) for column in self.columns]
         return Counts(np.concatenate(counts).astype(np.int64), self.l2_squared)
 
     def told(self, answers: Sequence[np.ndarray], stds: np.ndarray, sizes: np.ndarray) -> list[dict[str, Any]]:
         """What the noised counts say of each column, over all clients that answered.
-
-        Counts are plain sums; means and quantiles weigh clients by how much their counts can tell.
-        """
+        Counts are plain sums; means and quantiles weigh clients by how much their counts can tell."""
         found, start = [], 0
         margin = Z * math.sqrt(float((stds**2).sum()))
         for column in self.columns:
@@ -264,10 +244,8 @@ class Described:
 
 
 def numbers(name: str, place: int, *, limits: Range | None, wide: Range | None) -> NumericColumn:
-    """A numeric column in equal bins of its declared range; of a private one, of the wide range that its range is looked for in.
-
-    Raises: BadInput for a column with neither: then there are no public bins.
-    """
+    """A numeric column in equal bins of its declared range; of a private one, of the wide range that its range is looked for
+    in. Raises: BadInput for a column with neither: then there are no public bins."""
     span = limits or wide
     if span is None:
         raise BadInput(
