@@ -1,4 +1,6 @@
-"""`tacit deploy server`: the SuperLink on loopback and the gateway before it, with the sites' keys told to it."""
+"""`tacit deploy server`: the SuperLink on loopback and the gateway before it, with the sites' keys told to it.
+
+`tacit deploy up`: a whole federation on this machine, for a trial, over TLS and with node authentication."""
 
 import ipaddress
 import json
@@ -30,13 +32,18 @@ from tacit.report.progress import round_line
 START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
 LOOK_SECONDS = 0.25
 HERE = "127.0.0.1"
+STARTING = 4  # sites that start at the same time
+JOIN_SECONDS = 120.0  # for so many of them to join
+ASK_SECONDS = 10.0  # between two questions to Flower about a run that has not said anything yet
+
+Tell = Callable[[str], None]
+Observed = Callable[[dict[str, Any]], None]
 
 
-def run_server(folder: Path, *, listen: str | None, tell: Callable[[str], None]) -> None:
+def run_server(folder: Path, *, listen: str | None, tell: Tell) -> None:
     """Serves until SIGTERM or Ctrl-C, and has ended its programs when it returns or raises.
 
-    `listen` is the address of the gateway; left out, all of this machine's, or loopback where sites reach the server as this
-    machine. `tell` is called with what an operator should know.
+    `listen` is the gateway's address; left out, all of this machine's, or loopback where sites reach the server as this machine.
 
     Raises: BadInput for a folder that is no federation's or a port that is in use; TacitError with the reason where one of its
     programs ends, or does not start in `START_SECONDS`; KeyboardInterrupt when it is stopped.
@@ -62,10 +69,8 @@ def run_command(federation: Federation) -> str:
 def start_server(federation: Federation, processes: Processes, *, listen: str = HERE) -> None:
     """Starts SuperLink and gateway, and waits until both listen.
 
-    Guarantee: the SuperLink listens on loopback only; what sites reach at `listen` is the gateway.
-
-    Raises: BadInput for a port that is in use, before anything is started; TacitError with the last words of a program that
-    ended.
+    Guarantee: the SuperLink listens on loopback only; what sites reach at `listen` is the gateway. Raises: BadInput for a port that
+    is in use, before anything is started; TacitError with the last words of a program that ended.
     """
     for port in (federation.inner, federation.port):
         if taken(port):
@@ -74,7 +79,9 @@ def start_server(federation: Federation, processes: Processes, *, listen: str = 
                 "`inner_port`, in their site.toml)."
             )
     start_superlink(federation, processes)
-    start_gateway(federation, processes, listen=listen)
+    address = f"{listen}:{federation.port}"
+    own = ["tacit.deploy.operate.gateway", address, federation.control, str(federation.server), *_keys(federation)]
+    _start("gateway", own, federation, processes, federation.port)
 
 
 def start_superlink(federation: Federation, processes: Processes) -> None:
@@ -86,35 +93,22 @@ def start_superlink(federation: Federation, processes: Processes) -> None:
     for folder in (server, federation.home, federation.results):
         close(folder)
     federation.write_flower()
-    command = [
-        sys.executable,
-        "-m",
-        "tacit.deploy.server.superlink",
-        "--host",
-        HERE,
-        "--port",
-        str(federation.inner),
-    ]
+    command = ["tacit.deploy.server.superlink", "--host", HERE, "--port", str(federation.inner)]
     command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
     command += ["--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"]
     command += ["--disable-runtime-dependency-installation", "--database", str(server / "superlink.db")]
-    lies = {FEDERATION: str(federation.folder)}
-    processes.start("SuperLink", command, log=server / "superlink.log", cwd=server, environment=lies)
-    _wait(federation, processes, federation.inner)
+    _start("SuperLink", command, federation, processes, federation.inner)
 
 
-def start_gateway(federation: Federation, processes: Processes, *, listen: str = HERE) -> None:
-    """Starts the gateway that sites reach, and waits until it is open."""
-    command = [
-        sys.executable,
-        "-m",
-        "tacit.deploy.operate.gateway",
-        f"{listen}:{federation.port}",
-        federation.control,
-    ]
-    server = federation.server
-    processes.start("gateway", [*command, server, *_keys(federation)], log=server / "gateway.log", cwd=server)
-    _wait(federation, processes, federation.port)
+def _start(name: str, module: list[str], federation: Federation, processes: Processes, port: int) -> None:
+    log, lies = federation.server / f"{name.lower()}.log", {FEDERATION: str(federation.folder)}
+    processes.start(name, [sys.executable, "-m", *module], log=log, cwd=federation.server, environment=lies)
+    ends = time.monotonic() + START_SECONDS
+    while (why := reach(HERE, port, authority=federation.server / "ca.crt")) is not None:
+        processes.refuse_ended()
+        if time.monotonic() > ends or "certificate" in why:
+            raise TacitError(f"The server cannot be reached at {HERE}:{port}: {why}.")
+        time.sleep(LOOK_SECONDS)
 
 
 def register(federation: Federation, processes: Processes) -> None:
@@ -127,15 +121,6 @@ def _keys(federation: Federation) -> list[str]:
     return [f"{name}={federation.key(name)}" for name in federation.sites]
 
 
-def _wait(federation: Federation, processes: Processes, port: int) -> None:
-    ends = time.monotonic() + START_SECONDS
-    while (why := reach(HERE, port, authority=federation.server / "ca.crt")) is not None:
-        processes.refuse_ended()
-        if time.monotonic() > ends or "certificate" in why:
-            raise TacitError(f"The server cannot be reached at {HERE}:{port}: {why}.")
-        time.sleep(LOOK_SECONDS)
-
-
 def _listen(federation: Federation) -> str:
     try:
         here = ipaddress.ip_address(federation.host).is_loopback
@@ -144,25 +129,14 @@ def _listen(federation: Federation) -> str:
     return HERE if here else "0.0.0.0"
 
 
-# `tacit deploy up`: a whole federation on this machine, for a trial, over TLS and with node authentication.
-
-STARTING = 4  # sites that start at the same time
-JOIN_SECONDS = 120.0  # for so many of them to join
-ASK_SECONDS = 10.0  # between two questions to Flower about a run that has not said anything yet
-
-Tell = Callable[[str], None]
-Observed = Callable[[dict[str, Any]], None]
-
-
 def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe: Observed) -> dict[str, Any]:
     """Starts server and sites, runs the experiment and returns its summary.
 
     Guarantee: every process has ended when it returns or raises. The way is that of a deployment: TLS, node keys, the gateway, a
-    process for each site; only the network is this machine's. What is charged to the sites' ledgers is charged in earnest.
+    process for each site. What is charged to the sites' ledgers is charged in earnest.
 
-    Assumes: nothing is wrong with the federation (`inspect.refuse_wrong`).
-
-    Raises: TacitError with the reason where the run fails; `resume` goes on with it.
+    Assumes: nothing is wrong with the federation (`inspect.refuse_wrong`). Raises: TacitError with the reason where the run fails;
+    `resume` goes on with it.
     """
     with Processes(home=federation.home) as processes:
         started = time.monotonic()
@@ -175,18 +149,14 @@ def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe
         submit(federation, processes, resume=resume, force=force, **{"join-seconds": patience})
         tell("the run is submitted; waiting for the sites to join")
         summary = follow(federation, processes, since=started, observe=observe)
-    _adapt(federation, tell)
-    return summary
-
-
-def _adapt(federation: Federation, tell: Tell) -> None:
-    from tacit.deploy.site.models import adapt_due  # only where a site wants it
-
-    for name in federation.sites:
+    for name in federation.sites:  # the quiet in which a site makes its own models does not come here
         folder = federation.site(name)
         if "personal" in read_settings(folder):
+            from tacit.deploy.site.models import adapt_due
+
             adapt_due(folder)
             tell(f"{name} has made its own models, for itself: tacit deploy site {folder} --adapt says what they give")
+    return summary
 
 
 def start_sites(federation: Federation, processes: Processes) -> None:
@@ -194,21 +164,15 @@ def start_sites(federation: Federation, processes: Processes) -> None:
 
     Raises: TacitError with the last words of one that has ended.
     """
-    starting: list[tuple[str, int]] = []  # and the length of what its log held before
+    starting: list[tuple[Path, int]] = []  # logs, and the length of what each held before
     for name in federation.sites:
         while len(starting) >= STARTING:
             processes.refuse_ended()
-            starting = [(other, past) for other, past in starting if not _joined(federation.site(other), past)]
+            starting = [(log, past) for log, past in starting if JOINED.encode() not in log.read_bytes()[past:]]
             time.sleep(LOOK_SECONDS)
         log = federation.site(name) / "site.log"
-        starting.append((name, log.stat().st_size if log.exists() else 0))
+        starting.append((log, log.stat().st_size if log.exists() else 0))
         start_site(federation, name, processes)
-
-
-def _joined(folder: Path, past: int) -> bool:
-    with (folder / "site.log").open("rb") as file:
-        file.seek(past)
-        return JOINED.encode() in file.read()
 
 
 def start_site(federation: Federation, name: str, processes: Processes) -> int:
@@ -233,34 +197,28 @@ def follow(federation: Federation, processes: Processes, *, since: float, observ
 
     Raises: TacitError with the reason where the run fails, the server's process is gone, or a program has ended.
     """
-    shown, began, look = 0, time.time() - (time.monotonic() - since), time.monotonic() + ASK_SECONDS
+    results, shown, look = federation.results, 0, time.monotonic() + ASK_SECONDS
+    began = time.time() - (time.monotonic() - since)
     while True:
-        status = _status(federation.results, began)
-        if status:
-            rounds = _rounds(federation.results)
-            for record in rounds[shown:]:
-                observe(record)
-            shown = max(shown, len(rounds))
+        status = _status(results, began)
+        for record in _rounds(results)[shown:] if status else ():
+            observe(record)
+            shown += 1
         if status.get("state") == "finished":
-            return json.loads((federation.results / "summary.json").read_text("utf-8"))
+            return json.loads((results / "summary.json").read_text("utf-8"))
         if status.get("state") == "failed":
             raise TacitError(f"The run stopped: {status['text']} Once that is mended, go on with --resume.")
         if status and not alive(int(status["pid"])):
             raise TacitError("The server's process ended in the middle of the run: go on with --resume.")
         processes.refuse_ended()
         if not status and time.monotonic() > look:
-            _refuse_failed(processes, unless=lambda: bool(_status(federation.results, began)))
+            listing = processes.call([program("flwr"), "list", CONNECTION, "--format", "json"], seconds=START_SECONDS)
+            newest = max(json.loads(listing)["runs"], key=lambda run: run["pending-at"], default={"status": ""})
+            if newest["status"].startswith("finished") and not _status(results, began):
+                why = newest["status-details"]
+                raise TacitError(f"The run ended before it began: {why} (more in server/superlink.log).")
             look = time.monotonic() + ASK_SECONDS
         time.sleep(LOOK_SECONDS)
-
-
-def _refuse_failed(processes: Processes, *, unless: Callable[[], bool]) -> None:
-    listing = json.loads(
-        processes.call([program("flwr"), "list", CONNECTION, "--format", "json"], seconds=START_SECONDS)
-    )
-    newest = max(listing["runs"], key=lambda run: run["pending-at"], default={"status": ""})
-    if newest["status"].startswith("finished") and not unless():
-        raise TacitError(f"The run ended before it began: {newest['status-details']} (more in server/superlink.log).")
 
 
 def _status(results: Path, began: float) -> dict[str, Any]:
@@ -275,9 +233,6 @@ def _rounds(results: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1]]  # the last one may be half written
 
 
-# What the operator of a trial sees.
-
-
 def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     """`tacit deploy up`: checks the federation, runs it on this machine, and prints rounds and summary.
 
@@ -290,24 +245,22 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
         raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
     federation = open_federation(folder)
     done = finished(federation.results) if resume else None
+    if done is None:
+        refuse_wrong(federation, resume=resume, force=force)
+    experiment, started = Experiment.load(experiment_file(federation)), time.monotonic()
     if done is not None:
-        experiment = Experiment.load(experiment_file(federation))
         more = anew(federation, short_sites(federation, experiment))
         console.print(Text(f"The run is finished, so nothing was started; {more}."), soft_wrap=True)
         closing(done, federation.results, console)
         return
-    refuse_wrong(federation, resume=resume, force=force)
-    experiment = Experiment.load(experiment_file(federation))
-    started = time.monotonic()
 
     def tell(text: str) -> None:
         console.print(Text(f"{time.monotonic() - started:5.1f} s", style="dim"), Text(text), sep="  ", highlight=False)
 
-    def observe(record: dict[str, Any]) -> None:
-        tell(round_line(record, experiment))
-
     try:
-        summary = up(federation, resume=resume, force=force, tell=tell, observe=observe)
+        summary = up(
+            federation, resume=resume, force=force, tell=tell, observe=lambda each: tell(round_line(each, experiment))
+        )
     except KeyboardInterrupt as error:
         typer.echo(f"Stopped. Nothing is lost: go on with `tacit deploy up {folder} --resume`.", err=True)
         raise typer.Exit(exit_code(error)) from None

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from tacit import wire
-from tacit.deploy.server.messages import answer, read, refusal
+from tacit.deploy.server.messages import QUERIES, answer, read, refusal
 from tacit.deploy.site.log import discreet, note
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
@@ -29,91 +29,34 @@ from tacit.types import Client, Raw
 from tacit.types import Message as Wire
 from tacit.wire import pack, unpack
 
-# Tacit's client under somebody else's server: plain arrays in, plain arrays out, under Flower's own strategies.
-
-
-def is_plain(message: Message) -> bool:
-    """Whether a message is one of Flower's own strategies': it has records named `arrays` and `config`."""
-    return message.has_content() and "arrays" in message.content and "config" in message.content
-
-
-def respond_plain(site: Site, message: Message, context: Context) -> Message:
-    """One round for a Flower strategy: the new arrays and `num-examples`, or a refusal.
-
-    Guarantee: the round is held against the site's own experiment, paid for in its ledger and noised like any other before
-    anything leaves; what leaves are the server's arrays plus the noised update. A run is Flower's run, so its rounds share one
-    agreement.
-
-    Assumes: the strategy sends what trains of the model, in the model's own order, as 32-bit floats, and counts rounds from 1.
-    """
-    try:
-        tensors, round = _read(message)
-    except BadInput as error:
-        note(site.folder, verdict="refused", text=str(error))
-        return refusal(str(error), to=message)
-    try:
-        theta = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
-        terms, run = site.alone(run=hashlib.sha256(f"flower {context.run_id}".encode()).hexdigest()[:32])
-        ask = {"kind": "train", "run": run, "round": round, "terms": asdict(terms)}
-        _, raw = site.answer(ask, pack(Wire("server", {"params": theta})))
-    except (Refused, BudgetExhausted) as error:
-        return refusal(str(error), to=message, kind=error.kind)
-    answer = unpack(raw)
-    if "update" not in answer.tensors:
-        return refusal("The site's rule sends coordinates, which only Tacit's own server understands.", to=message)
-    records: dict[str, ArrayRecord | MetricRecord] = {"arrays": _shaped(theta + answer.tensors["update"], tensors)}
-    records["metrics"] = MetricRecord({"num-examples": int(answer.facts["examples"])})
-    return Message(RecordDict(records), reply_to=message)  # pyright: ignore[reportArgumentType]
-
-
-def _read(message: Message) -> tuple[dict[str, torch.Tensor], int]:
-    """The arrays of a strategy's question, as float32 tensors, and its round. Raises BadInput for anything else."""
-    try:
-        arrays: Any = message.content["arrays"]
-        tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
-        config: Any = message.content["config"]
-        round = wire.whole(config["server-round"], what="Its server-round", least=1) - 1
-    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, EOFError) as error:
-        raise BadInput(f"A message of a Flower strategy cannot be read ({type(error).__name__}).") from None
-    if not tensors or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
-        raise BadInput("A message of a Flower strategy does not hold the parameters as 32-bit numbers.")
-    return tensors, round
-
-
-def _shaped(theta: torch.Tensor, like: dict[str, torch.Tensor]) -> ArrayRecord:
-    sizes = [tensor.numel() for tensor in like.values()]
-    parts = zip(like.items(), theta.split(sizes), strict=True)
-    return ArrayRecord({name: Array(part.reshape(old.shape).numpy()) for (name, old), part in parts})
-
-
 FOLDER = "tacit-site"  # the node config's key: the path of the site's folder
+NO_FOLDER = f"This node has no {FOLDER} in its node config, so it has no limits and no ledger."
 
 
 def client_app() -> ClientApp:
     """A ClientApp that answers for the site whose folder the node config names (`tacit-site`).
 
     Guarantee: whatever message comes, the reply is the site's answer or a refusal; a node without a folder has no limits and no
-    ledger, and refuses everything. Messages of Flower's own strategies are answered too (`plain`).
+    ledger, and refuses everything. Messages of Flower's own strategies are answered too (`respond_plain`).
 
     Assumes: started by Flower's own SuperNode, the site trusts whoever sent the app; see above.
     """
-    app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
         folder = context.node_config.get(FOLDER)
         if folder is None:
-            return refusal(
-                f"This node has no {FOLDER} in its node config, so it has no limits and no ledger.", to=message
-            )
+            return refusal(NO_FOLDER, to=message)
         site = _site(str(folder))
         return respond_plain(site, message, context) if is_plain(message) else respond(site, message)
 
+    app = ClientApp()
     app.train()(handle)
-    app.query("hello")(handle)
-    app.query("agree")(handle)
-    app.query("open")(handle)
-    app.query("count")(handle)
-    app.query("keep")(handle)
+    return _hearing(app, handle)
+
+
+def _hearing(app: ClientApp, handle: Callable[[Message, Context], Message]) -> ClientApp:
+    for action in QUERIES:
+        app.query(action)(handle)
     return app
 
 
@@ -143,7 +86,60 @@ def _site(folder: str) -> Site:
     return Site(Path(folder))
 
 
-# `tacit_mod`: a plain Flower client in a Tacit run. It trains as it always did; Tacit bounds, pays and answers.
+# Tacit's client under somebody else's server: plain arrays in, plain arrays out, under Flower's own strategies.
+
+
+def is_plain(message: Message) -> bool:
+    """Whether a message is one of Flower's own strategies': it has records named `arrays` and `config`."""
+    return message.has_content() and "arrays" in message.content and "config" in message.content
+
+
+def respond_plain(site: Site, message: Message, context: Context) -> Message:
+    """One round for a Flower strategy: the new arrays and `num-examples`, or a refusal.
+
+    Guarantee: the round is held against the site's own experiment, paid for in its ledger and noised like any other before
+    anything leaves; what leaves are the server's arrays plus the noised update. The rounds of Flower's run share one agreement.
+
+    Assumes: the strategy sends what trains of the model, in the model's own order, as 32-bit floats, and counts rounds from 1.
+    """
+    try:
+        tensors, round = _read(message)
+    except BadInput as error:
+        note(site.folder, verdict="refused", text=str(error))
+        return refusal(str(error), to=message)
+    try:
+        theta = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
+        terms, run = site.alone(run=hashlib.sha256(f"flower {context.run_id}".encode()).hexdigest()[:32])
+        ask = {"kind": "train", "run": run, "round": round, "terms": asdict(terms)}
+        _, raw = site.answer(ask, pack(Wire("server", {"params": theta})))
+    except (Refused, BudgetExhausted) as error:
+        return refusal(str(error), to=message, kind=error.kind)
+    answer = unpack(raw)
+    if "update" not in answer.tensors:
+        return refusal("The site's rule sends coordinates, which only Tacit's own server understands.", to=message)
+    parts = (theta + answer.tensors["update"]).split([tensor.numel() for tensor in tensors.values()])
+    arrays = {
+        name: Array(part.reshape(old.shape).numpy()) for (name, old), part in zip(tensors.items(), parts, strict=True)
+    }
+    metrics = MetricRecord({"num-examples": int(answer.facts["examples"])})
+    return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
+
+
+def _read(message: Message) -> tuple[dict[str, torch.Tensor], int]:
+    """The arrays of a strategy's question, as float32 tensors, and its round. Raises BadInput for anything else."""
+    try:
+        arrays: Any = message.content["arrays"]
+        tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+        config: Any = message.content["config"]
+        round = wire.whole(config["server-round"], what="Its server-round", least=1) - 1
+    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, EOFError) as error:
+        raise BadInput(f"A message of a Flower strategy cannot be read ({type(error).__name__}).") from None
+    if not tensors or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
+        raise BadInput("A message of a Flower strategy does not hold the parameters as 32-bit numbers.")
+    return tensors, round
+
+
+# A plain Flower client in a Tacit run: it trains as it always did, and Tacit bounds, pays and answers.
 
 CallNext = Callable[[Message, Context], Message]
 
@@ -160,9 +156,8 @@ def tacit_mod(message: Message, context: Context, call_next: CallNext) -> Messag
     """
     folder = context.node_config.get(FOLDER)
     if folder is None:
-        return refusal(f"This node has no {FOLDER} in its node config, so it has no limits and no ledger.", to=message)
-    site = Site(str(folder), local=partial(_train, message, context, call_next))
-    return respond(site, message)
+        return refusal(NO_FOLDER, to=message)
+    return respond(Site(str(folder), local=partial(_train, message, context, call_next)), message)
 
 
 def greet(app: ClientApp) -> ClientApp:
@@ -171,14 +166,7 @@ def greet(app: ClientApp) -> ClientApp:
     Without it, Flower would refuse greetings and proposals before the mod sees them; without the mod, the app refuses them
     itself.
     """
-    for action in ("hello", "agree", "open", "count", "keep"):
-        app.query(action)(_unreachable)
-    return app
-
-
-def _unreachable(message: Message, context: Context) -> Message:
-    del context
-    return refusal("This app was not made with mods=[tacit_mod].", to=message)
+    return _hearing(app, lambda message, context: refusal("This app was not made with mods=[tacit_mod].", to=message))
 
 
 def _train(
@@ -200,39 +188,36 @@ def _train(
         reply = call_next(asked, context)
         if reply.has_error():
             raise BadInput(f"The client's own training failed: {reply.error.reason}")
-        trained = flat(reply.content.array_records["arrays"], work)
+        trained = _flat(reply.content.array_records["arrays"], work)
     except Exception as error:  # it may depend on the rows: the algorithm sends a zero, and only the log tells
         note(Path(str(context.node_config[FOLDER])), verdict="failed", text=discreet(error))
         raise BadInput("The client's own training failed.") from error
     return Trained(Raw(trained - theta))
 
 
-def flat(arrays: ArrayRecord, work: Workspace) -> torch.Tensor:
-    """Arrays in the model's order as one float32 vector. Raises: BadInput where their number or shapes are not the model's."""
+def _flat(arrays: ArrayRecord, work: Workspace) -> torch.Tensor:
     parts = [torch.from_numpy(array.numpy().copy()) for array in arrays.values()]
-    wanted = [tuple(b.shape) for b in blocks(work.model)]
-    if [tuple(part.shape) for part in parts] != wanted:
-        raise BadInput(
-            f"The client's own training returned arrays of shapes {[list(p.shape) for p in parts]}, not {wanted}."
-        )
+    found, wanted = [tuple(part.shape) for part in parts], [tuple(b.shape) for b in blocks(work.model)]
+    if found != wanted:
+        raise BadInput(f"The client's own training returned arrays of shapes {[list(p) for p in found]}, not {wanted}.")
     return torch.cat([part.reshape(-1).to(torch.float32) for part in parts])
 
 
-# A Grid within one process: every message is answered at once by a ClientApp. For tests and first trials, without Ray.
-
-
 class LocalGrid(Grid):
-    """A Grid whose nodes 1, 2, ... are the given site folders, each behind the same ClientApp, under the folder's name.
+    """A Grid within one process, whose nodes 1, 2, ... are the given site folders, each under the folder's name.
 
-    A message is answered while it is pushed, so nothing is ever awaited and nobody is ever away. There is no network, no TLS
-    and no authentication: what the sites decide and pay is real, the way to them is not.
+    A message is answered by the ClientApp while it is pushed, so nothing is ever awaited and nobody is ever away. There is no
+    network, no TLS and no authentication: what the sites decide and pay is real, the way to them is not.
     """
 
     def __init__(self, app: ClientApp, folders: Iterable[Path]):
         self._app = app
         numbered = dict(enumerate(folders, start=1))
         self._names = {node: folder.name for node, folder in numbered.items()}
-        self._contexts = {node: _context(node, folder) for node, folder in numbered.items()}
+        self._contexts = {
+            node: Context(1, node, node_config={FOLDER: str(folder)}, state=RecordDict(), run_config={})
+            for node, folder in numbered.items()
+        }
         self._replies: dict[str, Message] = {}
         self._count = 0
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # a Message asks who makes it
@@ -276,7 +261,3 @@ class LocalGrid(Grid):
     def create_message(self, *args: Any, **options: Any) -> Message:
         """A message, as Flower makes it."""
         return Message(*args, **options)
-
-
-def _context(node: int, folder: Path) -> Context:
-    return Context(run_id=1, node_id=node, node_config={FOLDER: str(folder)}, state=RecordDict(), run_config={})
