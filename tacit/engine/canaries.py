@@ -21,7 +21,7 @@ from tacit.crypto import keys
 from tacit.crypto.grid import Quantised
 from tacit.digest import mark
 from tacit.engine.assemble import Parts
-from tacit.engine.canary_plan import SIGHT, Canaries, file_of, gathered, packed, sizes_of
+from tacit.engine.canary_plan import OBSERVED, Canaries, file_of, gathered, packed, sizes_of
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadData, BadInput, KeyRefused
 from tacit.privacy.central.mechanism import CohortGaussian
@@ -171,7 +171,7 @@ class LocalRecords(LocalDP):
         if (
             trained.update.vector.any()
         ):  # zeros stand for an update that left float32: there is nothing to be seen in them
-            trained.info[SIGHT] = planted.seen(trained.update.vector, scale=scale)  # type: ignore[assignment]
+            trained.info[OBSERVED] = planted.seen(trained.update.vector, scale=scale)  # type: ignore[assignment]
         return message
 
 
@@ -194,7 +194,7 @@ class LocalClients(LocalDP):
             local = NoisedUpdate(lambda *_, update=update: Trained(Raw(update)))
             noised = local(work, theta, client, mechanism, stream=derive(f"canary {j}")).update.vector
             seen[j] = float(noised[place]) / mechanism.clip
-        trained.info[SIGHT] = {"seen": seen, "drawn": coins}  # type: ignore[assignment]
+        trained.info[OBSERVED] = {"seen": seen, "drawn": coins}  # type: ignore[assignment]
         return trained
 
 
@@ -206,21 +206,21 @@ class Central(CentralDP):
 
     def collect(self, state: State, *, round: int) -> "CentralSumming":
         """A round with canaries."""
-        begun, sight = super().collect(state, round=round), {}
-        mechanism: Any = PlantedCohort(begun.mechanism, *everywhere(self.canaries), sight.update)
-        return CentralSumming(self, state, mechanism, begun.total, begun.known, sight=sight)
+        begun, observed = super().collect(state, round=round), {}
+        mechanism: Any = PlantedCohort(begun.mechanism, *everywhere(self.canaries), observed.update)
+        return CentralSumming(self, state, mechanism, begun.total, begun.known, observed=observed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentralSumming(central_dp.Summing):
     """A round of `Central`."""
 
-    sight: dict[str, Any]
+    observed: dict[str, Any]
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The round's end, with what was seen."""
         state, info = super().finish(derive)
-        return state, info | {SIGHT: self.sight}
+        return state, info | {OBSERVED: self.observed}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,18 +244,18 @@ class Distributed(Encrypted):
             values += self.grid.quantise(update, stream=derive(f"canary {j}"), round=turn).values
         real = self.grid.dequantise(own.values, round=turn)
         both = replace(own, values=np.clip(values, -own.largest, own.largest))
-        return both, info | {SIGHT: {"real": real[everywhere(self.canaries)[0]]}}
+        return both, info | {OBSERVED: {"real": real[everywhere(self.canaries)[0]]}}
 
     def collect(self, state: State, *, round: int) -> "DistributedSumming":
         """A round with canaries."""
-        return DistributedSumming(self, state, round, sight={})
+        return DistributedSumming(self, state, round, observed={})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedSumming(encrypted.Summing):
     """A round of `Distributed`."""
 
-    sight: dict[str, Any]
+    observed: dict[str, Any]
 
     def means(self) -> list[Message]:
         """The opened sums; of each the researcher sees what is at the canaries' coordinates, in clips, and who is in it."""
@@ -264,15 +264,15 @@ class DistributedSumming(encrypted.Summing):
             group, reports = self.collected[message.sender]
             weight = sum(group.weights[name] for name in reports.clients)
             total = message.tensors["update"].double().numpy()[places] * weight
-            self.sight[message.sender] = {"total": total, "clients": tuple(reports.clients)}
+            self.observed[message.sender] = {"total": total, "clients": tuple(reports.clients)}
         if opened:
-            self.sight[""] = {"coins": coins, "unit": self.algorithm.grid.sensitivity}
+            self.observed[""] = {"coins": coins, "unit": self.algorithm.grid.sensitivity}
         return opened
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The round's end, with what was seen."""
         state, info = super().finish(derive)
-        return state, info | {SIGHT: self.sight}
+        return state, info | {OBSERVED: self.observed}
 
 
 def everywhere(canaries: Canaries) -> tuple[np.ndarray, np.ndarray]:
@@ -346,7 +346,7 @@ class LocalRows(LocalRecords):
         """What is released, with what was seen of the canaries in the info, which stays."""
         message = LocalDP.release(self, trained, client, received)
         planted: Any = self.begun.pop(client.index)
-        trained.info[SIGHT] = planted.told()
+        trained.info[OBSERVED] = planted.told()
         return message
 
 

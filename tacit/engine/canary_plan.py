@@ -17,7 +17,7 @@ from tacit.errors import BadData, BadInput
 from tacit.random import keyed
 from tacit.types import Client
 
-SIGHT = "canaries"  # the key of what the researcher is told of them, by a client's training or a server's round
+OBSERVED = "canaries"  # the key of what the researcher is told of them, by a client's training or a server's round
 KNOWN = 4096  # clients whose canaries are held
 
 
@@ -112,7 +112,7 @@ def refuse_more(count: int, everybody: int, size: int, *, shared: bool) -> None:
 # What was seen of the canaries in a round: from what clients and the server tell the researcher to one file a round.
 
 FOLDER = "canaries"
-Sight = dict[str, np.ndarray]
+Observation = dict[str, np.ndarray]
 KINDS = {"numbers": np.int64, "seen": np.float32, "drawn": np.int32}  # the columns of a file
 MOST_HEADER = 1024  # bytes of an array beside its numbers
 DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
@@ -120,10 +120,10 @@ DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.erro
 
 def gathered(
     canaries: Canaries, cohort: Sequence[Client], told: Sequence[dict[str, Any]], info: dict[str, Any]
-) -> Sight:
-    """The sight of a round; what was told of it is taken out of `told` and `info`."""
-    own = [one.pop(SIGHT, None) for one in told]
-    sums = info.pop(SIGHT, None)
+) -> Observation:
+    """The observation of a round; what was told of it is taken out of `told` and `info`."""
+    own = [one.pop(OBSERVED, None) for one in told]
+    sums = info.pop(OBSERVED, None)
     if not canaries.shared:
         mine = [(client.index, one) for client, one in zip(cohort, own, strict=False) if one]
         return _joined([(np.array(canaries.of(k)), one["seen"], one["drawn"]) for k, one in mine])
@@ -146,26 +146,26 @@ def _of_groups(
     return found
 
 
-def _joined(parts: Sequence[tuple[np.ndarray, ...]]) -> Sight:
+def _joined(parts: Sequence[tuple[np.ndarray, ...]]) -> Observation:
     columns = zip(*parts, strict=True) if parts else [[np.empty(0)]] * 3
     return {
         name: np.concatenate(column).astype(kind) for (name, kind), column in zip(KINDS.items(), columns, strict=True)
     }
 
 
-def packed(sight: Sight) -> bytes:
+def packed(observation: Observation) -> bytes:
     """The bytes of a round's file."""
     raw = io.BytesIO()
-    np.savez(raw, **sight)  # type: ignore[arg-type]
+    np.savez(raw, **observation)  # type: ignore[arg-type]
     return raw.getvalue()
 
 
 def file_of(folder: Path, round: int) -> Path:
-    """Where the sight of a round lies in a run's folder."""
+    """Where the observation of a round lies in a run's folder."""
     return folder / FOLDER / f"round-{round:05}.npz"
 
 
-def read_sight(folder: Path, rounds: Sequence[int], coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def read_observations(folder: Path, rounds: Sequence[int], coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What was seen and how often each canary was drawn, (round, canary); NaN where it could not be seen. Raises BadData.
     Guarantee: no file takes more memory than a round of so many canaries has, and what is returned could be a run's."""
     count = len(coins)

@@ -22,6 +22,10 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 Spent = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
+class _Run(BaseModel):
+    run: str
+
+
 class _Measured(BaseModel):
     value: Finite
     interval: tuple[Finite, Finite] | None = None
@@ -36,8 +40,8 @@ class _OfClass(BaseModel):
     f1: _Measured | None
 
 
-class _Range(BaseModel):
-    min: float | None  # None: without a bound
+class _Range(BaseModel):  # None: without a bound
+    min: float | None
     median: float | None
     max: float | None
 
@@ -109,6 +113,15 @@ class Known(BaseModel):
     notes: list[str] | None = None
     metric: str = ACCURACY
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Known":
+        count, columns = len(self.names), -(-len(self.names) // max(1, self.together))
+        fits = len(self.records) == len(self.limits) == count and self.together >= 1
+        wide = all(len(row) == len(self.classes) for row in self.labels)
+        if not (fits and len(self.labels) in (0, columns) and wide):  # a deployment knows no labels
+            raise ValueError("its lists do not fit together")
+        return self
+
 
 class _Query(BaseModel):
     share: Finite | None
@@ -157,7 +170,9 @@ class _Sites(BaseModel):
 
 
 class Summary(BaseModel):
-    """What a page reads of a summary; folders of old have neither `metric` nor what was added with it."""
+    """What a page reads of a summary."""
+
+    model_config = ConfigDict(extra="allow")
 
     rounds: Count
     stopped: Literal["rounds", "budget"]
@@ -178,6 +193,15 @@ class Summary(BaseModel):
     attack: _Attacked | None = None
     personal: _Own | None = None
     sites: _Sites = _Sites()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Summary":
+        square, value = self.confusion or [], (self.__pydantic_extra__ or {}).get(f"test_{self.metric}", math.nan)
+        tested = bool(self.metrics) or value is not None  # else there are no public rows
+        priced = self.guarantee is None or self.noise_multiplier is not None
+        if not priced or (tested and not _is_number(value)) or any(len(row) != len(square) for row in square):
+            raise ValueError("its parts do not fit together")
+        return self
 
 
 class _Search(BaseModel):
@@ -247,7 +271,13 @@ class PerClient(BaseModel):
     clients: list[str]
     values: list[Finite | None]
     intervals: list[tuple[Finite, Finite] | None]
-    spread: _Spread | None = None  # folders of old have none
+    spread: _Spread | None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "PerClient":
+        if not len(self.clients) == len(self.values) == len(self.intervals):
+            raise ValueError("its lists do not fit together")
+        return self
 
 
 class _AtHome(BaseModel):
@@ -348,12 +378,12 @@ STATUS = "status.json"  # of a deployment: how far the server has come, and who 
 SEARCHED = "search"  # a key that only the best of a search (tacit/lab/tuning) has in its summary
 NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
 MOST = 1 << 63  # a whole number beyond is none that a round counts, and perhaps no float
-CLIENTS = {"names": list, "records": list, "limits": list, "classes": list, "labels": list, "together": int}
+BY_A_RUN = "it lacks what a run writes there"
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a folder says about its run; `summary` is None while it has not ended, `clients` in folders of old."""
+    """What a folder says about its run; `summary` is None while it has not ended."""
 
     folder: Path
     experiment: Experiment = field(repr=False)
@@ -361,7 +391,7 @@ class RunFiles:
     rounds: list[dict[str, Any]] = field(repr=False)
     summary: dict[str, Any] | None = field(repr=False)
     clients: dict[str, Any] | None = field(repr=False)
-    metric: str = ACCURACY  # stands for the run, and for `score` in its rounds; in folders of old it is the accuracy
+    metric: str = ACCURACY  # stands for the run, and for `score` in its rounds
 
     @property
     def measured(self) -> dict[str, Any]:
@@ -371,15 +401,7 @@ class RunFiles:
     @cached_property
     def per_client(self) -> dict[str, Any] | None:
         """The metric on each client's own rows, where a simulation was asked for it. Raises BadInput where it is damaged."""
-        path = self.folder / history.NAME
-        found = _table(path, {})
-        try:
-            known = None if found is None else PerClient(**found)
-        except (ValidationError, TypeError):
-            raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
-        if known and not len(known.clients) == len(known.values) == len(known.intervals):
-            raise BadInput(f"{path} is damaged: its lists do not fit together.")
-        return found
+        return _shaped(self.folder / history.NAME, PerClient)
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
@@ -389,7 +411,7 @@ class RunFiles:
     @cached_property
     def personal(self) -> dict[str, Any] | None:
         """What own models gave every client, where a simulation was asked for them. Raises BadInput where it is damaged."""
-        return _shaped(self.folder / PERSONAL, OwnModels, "it lacks what a run writes there")
+        return _shaped(self.folder / PERSONAL, OwnModels)
 
     @cached_property
     def status(self) -> dict[str, Any] | None:
@@ -411,8 +433,7 @@ class RunFiles:
         """The file that says what was spent. Raises BadInput if there should be one and is not."""
         if not self.guarantee:
             return None
-        known = (self.clients or {}).get("ledger") or self.experiment.privacy.ledger or "ledger.db"
-        path = self.folder / known
+        path = self.folder / ((self.clients or {}).get("ledger") or self.experiment.privacy.ledger or "ledger.db")
         if not path.is_file():
             raise BadInput(f"{path} is missing, so nobody can say what was spent: put the ledger back.")
         return path
@@ -432,30 +453,27 @@ def read(folder: Path) -> RunFiles:
         raise BadInput(f"{settings} is damaged ({_one_line(error)}).") from None
     except TacitError as error:
         raise BadInput(f"{settings} cannot be used: {error}") from None
-    summary, clients = _table(folder / "summary.json", {}), _table(folder / "clients.json", CLIENTS)
-    if summary is not None and SEARCHED in summary:
+    path = folder / "summary.json"
+    if SEARCHED in (_json(path) or {}):
         raise BadInput(
             f"{folder} is the best of a search, and has no rounds to show: its summary.json says what was found."
         )
-    run = (_table(folder / "run.json", {"run": str}) or {"run": ""})["run"]
-    if clients is not None:
-        _check_clients(folder / "clients.json", clients)
-    if summary is not None:
-        _check_summary(folder / "summary.json", summary, classes=len((clients or {}).get("classes", ())))
+    run, clients = _shaped(folder / "run.json", _Run) or {"run": ""}, _shaped(folder / "clients.json", Known)
+    summary = _shaped(path, Summary)
+    if summary and len(summary.get("confusion") or ()) not in (0, len((clients or {}).get("classes", ()))):
+        raise BadInput(f"{path} is damaged: {BY_A_RUN}.")
     metric = str((summary or clients or {}).get("metric", ACCURACY))
-    return RunFiles(folder, experiment, run, _rounds(folder / "rounds.jsonl", metric), summary, clients, metric)
+    return RunFiles(folder, experiment, run["run"], _rounds(folder / "rounds.jsonl", metric), summary, clients, metric)
 
 
 def promised(folder: Path) -> dict[str, Any] | None:
     """What the run in a folder promised before it released anything; None where it has not said so, or the file is damaged."""
     try:
-        found = (_table(folder / "clients.json", {}) or {}).get("guarantee")
+        found = (_json(folder / "clients.json") or {}).get("guarantee")
     except BadInput:
         return None
-    known = isinstance(found, dict) and all(
-        isinstance(found.get(key), str) for key in ("unit", "relation", "adversary")
-    )
-    return found if known else None
+    said = ("unit", "relation", "adversary")
+    return found if isinstance(found, dict) and all(isinstance(found.get(key), str) for key in said) else None
 
 
 def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
@@ -475,18 +493,14 @@ def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
 
 
 def _is_record(record: Any, metric: str) -> bool:
-    return (
-        isinstance(record, dict)
-        and type(record.get("round")) is int
-        and all(
-            _is_number(record.get(key)) for key in (*NUMBERS, *(key for key in record if key.startswith("seconds")))
-        )
-        and isinstance(record.get("dropped", []), list)
-        and not any(isinstance(value, int) and abs(value) > MOST for value in record.values())
-        and all(
-            _is_number(record.get(key, 0.0)) for key in (metric, "loss", "backdoor_accuracy")
-        )  # no public test rows: neither is known
-    )
+    if not isinstance(record, dict) or type(record.get("round")) is not int:
+        return False
+    needed = [record.get(key) for key in NUMBERS] + [record[key] for key in record if key.startswith("seconds")]
+    needed += [
+        record.get(key, 0.0) for key in (metric, "loss", "backdoor_accuracy")
+    ]  # without public rows none is known
+    large = any(isinstance(value, int) and abs(value) > MOST for value in record.values())
+    return all(map(_is_number, needed)) and isinstance(record.get("dropped", []), list) and not large
 
 
 def _is_number(value: Any) -> bool:
@@ -496,7 +510,7 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
+def _json(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
@@ -504,44 +518,19 @@ def _table(path: Path, needed: dict[str, Any]) -> dict[str, Any] | None:
         json.dumps(found, ensure_ascii=False).encode()  # half of a character is none that a page could have
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is damaged ({_one_line(error)}).") from None
-    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
-        raise BadInput(f"{path} is damaged: it lacks what a run writes there.")
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} is damaged: {BY_A_RUN}.")
     return found
 
 
-def _shaped(path: Path, shape: type[BaseModel], why: str) -> dict[str, Any] | None:
-    found = _table(path, {})
+def _shaped(path: Path, shape: type[BaseModel], why: str = BY_A_RUN) -> dict[str, Any] | None:
+    """A file's table as it is, where there is one of this shape. Raises BadInput for another."""
+    found = _json(path)
     try:
         _ = None if found is None else shape(**found)
     except (ValidationError, TypeError):
         raise BadInput(f"{path} is damaged: {why}.") from None
     return found
-
-
-def _check_summary(path: Path, summary: dict[str, Any], *, classes: int) -> None:
-    try:
-        known = Summary(**summary)
-    except (ValidationError, TypeError):
-        raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
-    untested = not known.metrics and summary.get(f"test_{known.metric}", math.nan) is None  # no public rows
-    value, square = 0.0 if untested else summary.get(f"test_{known.metric}"), known.confusion or []
-    fits = all(len(row) == len(square) for row in square) and len(square) in (0, classes)
-    priced = known.guarantee is None or known.noise_multiplier is not None
-    if not (_is_number(value) and fits and priced):
-        raise BadInput(f"{path} is damaged: it lacks what a run writes there.")
-
-
-def _check_clients(path: Path, clients: dict[str, Any]) -> None:
-    try:
-        Known(**clients)
-    except (ValidationError, TypeError):
-        raise BadInput(f"{path} is damaged: it lacks what a run writes there.") from None
-    count, width = len(clients["names"]), len(clients["classes"])
-    fits = len(clients["records"]) == len(clients["limits"]) == count and clients["together"] >= 1
-    columns = -(-count // max(1, clients["together"]))
-    counts = clients["labels"]  # none of a deployment
-    if not (fits and len(counts) in (0, columns) and all(len(row) == width for row in counts)):
-        raise BadInput(f"{path} is damaged: its lists do not fit together.")
 
 
 def _text(path: Path) -> str:

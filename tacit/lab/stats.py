@@ -23,7 +23,7 @@ from tacit.experiment.extras import refuse_per_client
 from tacit.privacy.accounting.calibrate import noise_multipliers
 from tacit.privacy.guarantee import FLOATS, ONE_RECORD, Words, promise, sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.local.kind import SIGHT
+from tacit.privacy.local.kind import OBSERVED
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.privacy.queries.ranges import Described
 from tacit.simulation import before_of, new_folder
@@ -136,7 +136,7 @@ def _clients(population: Population) -> list[Client]:
 def _told(parts: Parts, ledger: Ledger | None, query: Described, answers: Replies, share: float) -> dict[str, Any]:
     guarantee = None
     if ledger is not None:
-        words = Words(SIGHT, ONE_RECORD, SAMPLER, assumes=FLOATS[1:])
+        words = Words(OBSERVED, ONE_RECORD, SAMPLER, assumes=FLOATS[1:])
         guarantee = spent_by(promise(parts.experiment, words), ledger, parts.population)
         ledger.close()
     return columns_told(parts, query, answers) | {

@@ -18,7 +18,7 @@ from tacit.deploy.site.log import discreet, note
 from tacit.digest import mark
 from tacit.engine.assemble import Parts
 from tacit.engine.canaries import with_canaries
-from tacit.engine.canary_plan import SIGHT, Canaries, file_of, gathered, packed
+from tacit.engine.canary_plan import OBSERVED, Canaries, file_of, gathered, packed
 from tacit.errors import BadInput
 from tacit.experiment.extras import refuse_unplain
 
@@ -66,13 +66,13 @@ def commit(folder: Path, parts: Parts) -> None:
         replies.create(folder / layout.CANARIES, json.dumps(sizes | {"commitment": canaries.commitment}).encode())
 
 
-def keep_sight(site: Path, joined: "Joined", round: int, told: dict[str, Any]) -> None:
+def record_observation(site: Path, joined: "Joined", round: int, told: dict[str, Any]) -> None:
     """Keeps what became of the canaries in a round.
 
     Guarantee: it raises nothing; what went wrong is in the log, and the round's answer is kept already.
     """
     canaries = getattr(joined.parts.algorithm, "canaries", None)
-    if SIGHT not in told or not isinstance(canaries, Canaries):
+    if OBSERVED not in told or not isinstance(canaries, Canaries):
         return
     try:
         file = file_of(layout.run_folder(site, joined.agreement.run), round)

@@ -207,7 +207,7 @@ class Site:
         canaries.commit(folder, joined.parts)
         ((raw, told),) = joined.train(body, asked.round, [joined.client.index])
         replies.keep(folder, asked.round, body, raw)
-        canaries.keep_sight(self.folder, joined, asked.round, told)
+        canaries.record_observation(self.folder, joined, asked.round, told)
         judge(self.folder, joined, received.tensors["params"], asked.round)
         epsilon = spent(joined)
         return (

@@ -15,7 +15,7 @@ from tacit.deploy.site.canaries import own_canaries
 from tacit.deploy.site.join import read_experiment, read_settings
 from tacit.digest import mark
 from tacit.engine.canaries import everywhere, layers_of, opened
-from tacit.engine.canary_plan import FOLDER, Canaries, most_canaries, read_sight, refuse_more
+from tacit.engine.canary_plan import FOLDER, Canaries, most_canaries, read_observations, refuse_more
 from tacit.engine.run_files import AUDIT, RunFiles, read
 from tacit.errors import BadData, BadInput
 from tacit.lab.audit import estimate
@@ -92,7 +92,7 @@ class Seen:
     canaries: Canaries
     names: dict[str, int]
     paid: dict[str, Charged]
-    sight: tuple[np.ndarray, np.ndarray]
+    observed: tuple[np.ndarray, np.ndarray]
     ledger: str
     place: int | None  # which of its ledger's runs it is; None where the ledger is its own
     against: str  # the adversary and the change that its epsilon is for
@@ -107,7 +107,7 @@ class Seen:
         everybody = EVERYBODY in clients
         mine = [np.array(self.canaries.of(self.names[name]), dtype=int) for name in clients if not everybody]
         numbers = np.arange(self.canaries.count) if everybody else np.concatenate(mine)
-        x, n = (part[:, numbers] for part in self.sight)
+        x, n = (part[:, numbers] for part in self.observed)
         there = ~np.isnan(x)
         rounds = int(there.sum(0).min()) if len(numbers) else 0
         if rounds == 0:
@@ -224,7 +224,7 @@ def _seen(folder: Path) -> Seen:
     privacy = run.experiment.privacy
     paid, place = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
     shared = None if privacy.ledger is None else place
-    sight = read_sight(folder, range(len(run.rounds)), everywhere(canaries)[1])
+    observed = read_observations(folder, range(len(run.rounds)), everywhere(canaries)[1])
     names = {name: k for k, name in enumerate((run.clients or {})["names"])}
     strangers = set(paid) - set(names) - {EVERYBODY}
     if strangers:
@@ -233,7 +233,7 @@ def _seen(folder: Path) -> Seen:
     about = (run.experiment.name, str(said.get("unit", "")))
     against = against_whom(str(said.get("relation", "")), str(said.get("adversary", "")))
     layers = [] if run.experiment.audit.placement == "record" else layers_of(folder)  # a record is in every layer
-    return Seen(folder, *about, canaries, names, paid, sight, str(run.ledger.resolve()), shared, against, layers)
+    return Seen(folder, *about, canaries, names, paid, observed, str(run.ledger.resolve()), shared, against, layers)
 
 
 def _canaries(run: RunFiles) -> Canaries:
@@ -337,7 +337,7 @@ def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> R
     paid, place = charges(site / layout.LEDGER, run, delta=privacy.run_delta, accountant=privacy.accountant)
     named = (ROUND.fullmatch(file.name) for file in (folder / FOLDER).glob("round-*.npz"))
     rounds = sorted(r for one in named if one and (r := int(one[1])) < agreed.terms.rounds)
-    seen = read_sight(folder, rounds, everywhere(canaries)[1])
+    seen = read_observations(folder, rounds, everywhere(canaries)[1])
     about = (f"{experiment.name} at {name}", experiment.privacy.unit_kept)
     said = promised(privacy.unit_kept)
     against = against_whom(said.relation, said.adversary)

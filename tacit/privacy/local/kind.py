@@ -31,7 +31,7 @@ from tacit.types import Client, Unit
 # Local DP in words and rows.
 
 
-SIGHT = "the server, the other clients and everybody who sees updates or models"
+OBSERVED = "the server, the other clients and everybody who sees updates or models"
 LEVELS = {"record": RECORD_LEVEL, "client": f"client level, {EMPTIED}, Gaussian on its whole update"}
 
 
@@ -42,7 +42,7 @@ def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
     'and its answer, once, to 1 query (ranges), which is in this epsilon'
     """
     if unit == "client":
-        return Words(SIGHT, EMPTIED, "whole updates (nothing is claimed for choosing clients at random)")
+        return Words(OBSERVED, EMPTIED, "whole updates (nothing is claimed for choosing clients at random)")
     sampler = "Poisson batches within a client (nothing is claimed for choosing clients at random)"
     if queries:
         many = f"answer, once, to 1 query ({queries[0]}), which is"
@@ -51,7 +51,7 @@ def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
         sampler = f"{sampler}, and its {many} in this epsilon"
     if EVALUATION in queries:
         sampler += f" ({EVALUATION} is about held-out records alone, which nothing else is about)"
-    return Words(SIGHT, ONE_RECORD, sampler)
+    return Words(OBSERVED, ONE_RECORD, sampler)
 
 
 def rows(plan: "LocalPlan", purse: Purse) -> list[dict[str, Any]]:
