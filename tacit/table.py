@@ -140,13 +140,24 @@ class Table:
         rows = range(len(keyed[0].values)) if keyed else ()
         return [{key: value for column in keyed for key, value in column.record(row).items()} for row in rows]
 
-    def terminal(self, style: box.Box | None = box.SIMPLE_HEAD) -> Drawn:
-        """For a terminal: no word of a heading or of a cell is broken."""
-        drawn = Drawn(title=self.title or None, title_justify="left", box=style, padding=(0, 1), pad_edge=False)
-        for heading, texts in self.texts().items():
-            drawn.add_column(Text(heading), min_width=max(map(len, [*heading.split(), *texts])))
-        for row in zip(*self.texts().values(), strict=True):
-            drawn.add_row(*map(Text, row))
+    def terminal(
+        self,
+        style: box.Box | None = box.SIMPLE_HEAD,
+        *,
+        caption: str = "",
+        wrap: bool = False,
+        red: Collection[int] = (),
+    ) -> Drawn:
+        """For a terminal: no word of a heading or of a cell is broken, but, with `wrap`, in the first column; some rows are red."""
+        drawn = Drawn(
+            title=self.title or None, title_justify="left", caption=caption or None, box=style, pad_edge=False
+        )
+        for place, column in enumerate(column for column in self.columns if column.heading):
+            lines = [*column.heading.split(), *(line for text in column.texts() for line in text.split("\n"))]
+            width: Any = {} if wrap and place == 0 else {"min_width": max(map(len, lines)), "no_wrap": wrap}
+            drawn.add_column(Text(column.heading), justify="right" if column.kind.number else "left", **width)
+        for number, row in enumerate(zip(*self.texts().values(), strict=True)):
+            drawn.add_row(*map(Text, row), style="bold red" if number in red else None)
         return drawn
 
     def markdown(self) -> str:

@@ -106,7 +106,7 @@ def compare_command(
 
     from rich.text import Text
 
-    from tacit.lab.attacks._columns import IN_RUNS, chosen, with_columns
+    from tacit.lab.attacks import IN_RUNS, chosen, with_columns
     from tacit.lab.compare import table
     from tacit.lab.compare.grid import ASKED, refuse_taken
     from tacit.lab.compare.pool import Display
@@ -229,8 +229,7 @@ def tune_command(
     from tacit.lab.compare.grid import parse_vary
     from tacit.lab.grid import plain
     from tacit.lab.tuning import folder as folders
-    from tacit.lab.tuning.search import price_of, tune
-    from tacit.lab.tuning.words import prices
+    from tacit.lab.tuning.search import price_of, prices, tune
     from tacit.simulation import new_folder
 
     screen = console()

@@ -28,7 +28,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.file import shipped
 
 if TYPE_CHECKING:
-    from tacit.lab.attacks import Estimate, Finding
+    from tacit.lab.attacks import Finding
 
 ATTACKS = "tacit.lab.attacks"
 DEPLOYED = ("federation.toml", "site.toml")
@@ -104,22 +104,23 @@ def _audit_folders(names: Sequence[str], options: dict[str, Any]) -> int:
         raise BadInput("A site audits itself, and alone: name one.")
     plugin.search_here()
 
-    from tacit.lab.audit import show
+    from tacit.lab.audit.found import of_run
     from tacit.lab.audit.run import audit_run, audit_site
     from tacit.report.page import write_page
 
     found = audit_site(*sites) if sites else audit_run(*folders)
     if not sites and len(folders) == 1:
         write_page(folders, folders[0] / PAGE)
-    return _found(found, show.of_run(found))
+    return _found(found, of_run(found))
 
 
 def audit_mechanism(
     experiment: Experiment, *, plant: str | None, repeat: int | None, trainers: Sequence[str], seed: int
 ) -> int:
     """Audits an experiment as it would run, and prints what was found. Returns 3 where a claim is rejected, else 0."""
-    from tacit.lab.audit import plants, show
-    from tacit.lab.audit.mechanism import audit, prepared
+    from tacit.lab.audit import plants
+    from tacit.lab.audit.found import fitting, repeated_show
+    from tacit.lab.audit.mechanism import audit, prepared, repeated
 
     for trainer in trainers:
         check.one_of(plants.TRAINERS, **{"--trainer": trainer})
@@ -128,17 +129,17 @@ def audit_mechanism(
     parts, screen = prepared(experiment), console()
     if repeat is None:
         found = audit(parts, seed=seed, plant=plant, trainers=trainers)
-        return _found(found, show.fitting(found, width=screen.width))
+        return _found(found, fitting(found, width=screen.width))
     with screen.status("") as status:
         seeds = range(seed, seed + repeat)
-        several = show.repeated(
+        several = repeated(
             parts,
             seeds=seeds,
             plant=plant,
             trainers=trainers,
             observe=lambda done: status.update(f"{done} of {repeat}"),
         )
-    return _found(several, show.repeated_show(several))
+    return _found(several, repeated_show(several))
 
 
 def _found(found: Any, shown: Any) -> int:
@@ -202,22 +203,10 @@ def attack_command(
 
 
 def _show_attack(found: "Finding") -> None:
-    """Prints a finding: a row for each number, and what is to be known about them."""
-    from rich.table import Table
-
-    screen = console()
-    table = Table(title=f"{found.attack} on {found.experiment}: {found.attacked}", title_justify="left", box=None)
-    for head, side in (("of", "left"), ("", "left"), ("value", "right"), ("95 % interval", "right")):
-        table.add_column(head, justify=side)
-    for estimate in found.estimates:
-        table.add_row(estimate.of, estimate.name, f"{estimate.value:.3g}", _interval(estimate))
-    screen.print(table)
-    for line in (*found.notes, f"These numbers are {found.badge}: they were measured on real members of a simulation."):
+    table, screen = found.table(), console()
+    screen.print(table.terminal(None))
+    for line in table.notes:
         screen.print(line, highlight=False, soft_wrap=True)
-
-
-def _interval(estimate: "Estimate") -> str:
-    return "" if estimate.low is None or estimate.high is None else f"{estimate.low:.3g} to {estimate.high:.3g}"
 
 
 def refuse_options(name: str, options: Iterable[str]) -> None:

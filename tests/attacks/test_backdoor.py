@@ -15,7 +15,7 @@ from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab import attacks
-from tacit.lab.attacks._columns import chosen, with_columns
+from tacit.lab.attacks import chosen, with_columns
 from tacit.lab.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, untouched, variants
 from tacit.lab.compare import table
 from tacit.lab.compare.grid import expand

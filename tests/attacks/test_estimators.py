@@ -6,7 +6,7 @@ from scipy import stats
 
 from tacit.errors import BadInput
 from tacit.lab.attacks import _finding as roc
-from tacit.lab.attacks._membership import fedmia, lira, rmia
+from tacit.lab.attacks.membership import fedmia, lira, rmia
 
 
 def gaussian(rng, d, n, groups=None):

@@ -9,8 +9,16 @@ import torch
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab import attacks
-from tacit.lab.attacks._inversion import Imprint, Imprints, Prior, edges_of, imprinted, measurement, posterior_means
-from tacit.lab.attacks.inversion import best
+from tacit.lab.attacks.inversion import (
+    Imprint,
+    Imprints,
+    Prior,
+    best,
+    edges_of,
+    imprinted,
+    measurement,
+    posterior_means,
+)
 from tacit.parts import models
 
 SMALL = Experiment(name="small", data={"clients": 4, "examples_per_client": 30}, model={"name": "mlp"})

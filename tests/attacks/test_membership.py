@@ -9,7 +9,7 @@ from tacit.engine.assemble import build
 from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
 from tacit.lab import attacks
-from tacit.lab.attacks._records import halves, members, pooled, whole
+from tacit.lab.attacks._shadows import halves, members, pooled, whole
 
 SMALL = Experiment(
     name="small",

@@ -11,7 +11,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab import attacks
 from tacit.lab.attacks import property as module
-from tacit.lab.attacks._records import SOURCE_GAMES, Wanted, dealt, pooled, whole
+from tacit.lab.attacks._shadows import GAMES, Wanted, dealt, pooled, whole
 
 SMALL = Experiment(name="small", data={"clients": 8, "examples_per_client": 60}, train={"rounds": 3, "local_steps": 10})
 
@@ -70,7 +70,7 @@ def test_a_client_that_has_only_one_kind_of_row_does_not_play(parts):
 
 def test_a_game_trains_the_rows_that_were_dealt(parts):
     having = Wanted(("3",)).of(parts.dataset, parts.population.x, parts.population.y)
-    game = build(pooled(SMALL, SOURCE_GAMES, number=1, classes=["3"]))
+    game = build(pooled(SMALL, GAMES, number=1, classes=["3"]))
     mask, coins = dealt(parts.population, having, seed=0, number=1)
     assert len(game.population.y) == mask.sum()
     assert [bool((game.population[index].y == 3).any()) for index in range(8)] == (coins == 1).tolist()

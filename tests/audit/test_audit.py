@@ -16,11 +16,11 @@ from tacit.cli.app import app
 from tacit.engine import trainers as make
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
-from tacit.lab.audit import plants, show, trainers
+from tacit.lab.audit import found as show
+from tacit.lab.audit import plants, trainers
 from tacit.lab.audit.evidence import Audit, Check, Exact, Noise, Spread, judge
-from tacit.lab.audit.mechanism import audit, prepared
-from tacit.lab.audit.plants import PLANTS_PLANTS, plant_of, refuse
-from tacit.lab.audit.show import repeated
+from tacit.lab.audit.mechanism import audit, prepared, repeated
+from tacit.lab.audit.plants import PLANTED, plant_of
 from tacit.lab.audit.trainers import TRAINERS
 from tacit.types import Bounded
 
@@ -133,7 +133,7 @@ def test_an_experiment_that_promises_nothing_has_nothing_to_audit():
 def test_weights_of_clients_of_one_size_are_no_bug():
     equal = prepared(experiment("central", data={"clients": 5, "partition": "iid", "examples_per_client": 60}))
     with pytest.raises(BadInput, match="the same number of records"):
-        refuse("weights", plant_of("weights"), equal)
+        plant_of("weights", equal)
 
 
 @pytest.mark.parametrize("trainer", ["one by one", "site"])
@@ -211,10 +211,10 @@ def test_a_sum_that_counts_every_record_twice_is_found_where_all_of_them_are_in_
 
 def test_an_audit_leaves_the_parts_as_they_were():
     parts = parts_of("record")
-    before, model = parts.theta.clone(), parts.made
+    before, model = parts.theta.clone(), parts.initial_model_digest
     audit(parts, trainers=["one by one"])
     assert (parts.theta == before).all()
-    assert parts.made == model
+    assert parts.initial_model_digest == model
     assert parts.nonce == ""
 
 
@@ -231,7 +231,7 @@ def test_repeated_audits_count_their_reasons():
 
 def test_the_words_of_trainers_and_bugs_are_those_that_there_are():
     assert tuple(TRAINERS) == plants.TRAINERS
-    assert tuple(PLANTS_PLANTS) == plants.PLANTS
+    assert tuple(PLANTED) == plants.PLANTS
 
 
 def found_by(places, *, std):

@@ -20,9 +20,9 @@ from tacit.lab.audit import estimate as power
 from tacit.lab.audit import run as looks
 from tacit.lab.audit import run as of_run
 from tacit.lab.audit.estimate import Measured, share
-from tacit.lab.audit.found import Group, above
+from tacit.lab.audit.found import Alike, above
+from tacit.lab.audit.found import of_run as of_run_table
 from tacit.lab.audit.run import audit_run
-from tacit.lab.audit.show import of_run as of_run_table
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import SharedNoise
 from tacit.privacy.ledger.reader import accounts
@@ -517,14 +517,14 @@ def test_an_audit_that_could_have_found_a_fault_says_that_the_claim_stands(runs)
 
 @pytest.mark.parametrize(("kind", "canaries"), [("record", 500), ("central", 500)])
 def test_what_an_audit_could_show_is_foretold_as_it_is_measured(runs, kind, canaries):
-    (charged,) = of_run._seen(runs(kind)).groups()
+    (charged,) = of_run._seen(runs(kind)).groups
     (group,) = audit_run(runs(kind), level=0.05).groups
     assert power.lower_limit(charged, canaries=canaries, level=0.05) == pytest.approx(group.measured.low, rel=0.25)
 
 
 def found_with(estimate, low, promised=1.0):
     measured = Measured(1.0, (0.9, 1.1), 1.0, estimate, low, 9.0, alike=1.0, repeated=1.0, dependent=False)
-    return Group(3, 90, promised, 0.0, 0.0, measured)
+    return Alike(3, 90, promised, 0.0, 0.0, measured)
 
 
 def test_an_estimate_above_a_promise_that_stands_is_explained_and_no_other_is():

@@ -19,8 +19,7 @@ from tacit.lab.tuning import folder as secret
 from tacit.lab.tuning import search
 from tacit.lab.tuning.folder import asked
 from tacit.lab.tuning.price import Releases, hidden
-from tacit.lab.tuning.search import price_of, tune
-from tacit.lab.tuning.words import prices
+from tacit.lab.tuning.search import price_of, prices, tune
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions
 from tacit.privacy.ledger import reader as ledgers

@@ -7,7 +7,7 @@ this room; nothing that trains, pays or releases knows of it."""
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -18,55 +18,23 @@ from tacit.digest import mark
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.compare.figures import DASHES, GREY, INKS, canvas, save, title
-from tacit.lab.compare.findings import BADGE, Finding, Line, Plot
+from tacit.lab.compare.findings import BADGE, Finding, Line, Plot, columns, place
 from tacit.lab.compare.findings import Number as Estimate
+from tacit.lab.compare.results import Row
 from tacit.machine import cores
-
-# The plots of a finding as files: .png and .svg, each with the badge in its title.
-
-CHANCE = "chance"  # a line of this name is what guessing reaches
-HEIGHT = 4.5  # inches
-SMALLEST = 1e-4  # of a logarithmic axis
-
-
-def draw(finding: Finding, folder: Path) -> tuple[str, ...]:
-    """Writes every plot of a finding and returns the names of the .png files."""
-    names = []
-    for plot in finding.plots:
-        stem = folder / f"attack-{finding.attack}-{plot.name}"
-        _draw(plot, stem, badge=finding.badge)
-        names.append(f"{stem.name}.png")
-    return tuple(names)
-
-
-def _draw(plot: Plot, stem: Path, *, badge: str) -> None:
-    figure, axes = canvas(height=HEIGHT, width=7.0)
-    for number, line in enumerate(plot.lines):
-        chance = line.name == CHANCE
-        ink = GREY if chance else INKS[number % len(INKS)]
-        dash = ":" if chance else DASHES[number // len(INKS) % len(DASHES)]
-        axes.plot(line.x, line.y, color=ink, linestyle=dash, label=line.name, linewidth=1.0 if chance else 1.8)
-        if line.low is not None and line.high is not None:
-            axes.fill_between(line.x, line.low, line.high, color=ink, alpha=0.15, linewidth=0)
-    if plot.log:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        least = min((value for line in plot.lines for value in line.x if value > 0), default=SMALLEST)
-        axes.set_xlim(max(SMALLEST, least), 1.0)
-        axes.set_ylim(max(SMALLEST, least), 1.0)
-    axes.set_xlabel(plot.x, fontsize=9, parse_math=False)
-    axes.set_ylabel(plot.y, fontsize=9, parse_math=False)
-    axes.legend(fontsize=9, frameon=False)
-    title(axes, f"{plot.title} ({badge})")
-    save(figure, stem)
-
 
 __all__ = ["BADGE", "Attack", "Estimate", "Finding", "Line", "Place", "Plot", "attack", "find", "load", "names"]
 
 ROOM = "tacit.lab.attacks"
 TABLE = "with"  # what options are called in sentences, after the command's --with
+CHANCE = "chance"  # a line of this name is what guessing reaches
+HEIGHT = 4.5  # inches
+SMALLEST = 1e-4  # of a logarithmic axis
+IN_RUNS = "backdoor"  # is measured in the runs of a comparison themselves, whose clients are malicious
+OWN_LEVELS = "inversion"
 
 Tell = Callable[[str], None]
+Options = Mapping[str, Mapping[str, Any]]  # of each attack, by its name
 
 
 @dataclass(frozen=True)
@@ -147,7 +115,8 @@ def attack(
             work.rmdir()
             folder.rmdir()
         raise
-    found = replace(found, options=_options(made), seconds=time.perf_counter() - began)
+    made_with = asdict(made) if is_dataclass(made) and not isinstance(made, type) else {}
+    found = replace(found, options=made_with, seconds=time.perf_counter() - began)
     found = replace(found, files=(*found.files, *draw(found, folder)))
     store.write(file, json.dumps({"key": key} | found.record(), indent=1, ensure_ascii=False).encode())
     return found
@@ -176,11 +145,94 @@ def refuse_not_simulated(experiment: Experiment) -> None:
         )
 
 
-def _options(made: Attack) -> dict[str, Any]:
-    return asdict(made) if is_dataclass(made) and not isinstance(made, type) else {}
-
-
 def _key(name: str, made: Attack, experiment: Experiment) -> str:
     """A hash of what a finding is a function of, but for where it lies and how many cores there are."""
     run = experiment.run.model_copy(update={"out": None, "workers": 0, "writers": None})
     return mark(name, repr(made), experiment.model_copy(update={"run": run}).toml())
+
+
+def draw(finding: Finding, folder: Path) -> tuple[str, ...]:
+    """Writes every plot of a finding and returns the names of the .png files."""
+    names = []
+    for plot in finding.plots:
+        stem = folder / f"attack-{finding.attack}-{plot.name}"
+        _draw(plot, stem, badge=finding.badge)
+        names.append(f"{stem.name}.png")
+    return tuple(names)
+
+
+def _draw(plot: Plot, stem: Path, *, badge: str) -> None:
+    figure, axes = canvas(height=HEIGHT, width=7.0)
+    for number, line in enumerate(plot.lines):
+        chance = line.name == CHANCE
+        ink = GREY if chance else INKS[number % len(INKS)]
+        dash = ":" if chance else DASHES[number // len(INKS) % len(DASHES)]
+        axes.plot(line.x, line.y, color=ink, linestyle=dash, label=line.name, linewidth=1.0 if chance else 1.8)
+        if line.low is not None and line.high is not None:
+            axes.fill_between(line.x, line.low, line.high, color=ink, alpha=0.15, linewidth=0)
+    if plot.log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        least = min((value for line in plot.lines for value in line.x if value > 0), default=SMALLEST)
+        axes.set_xlim(max(SMALLEST, least), 1.0)
+        axes.set_ylim(max(SMALLEST, least), 1.0)
+    axes.set_xlabel(plot.x, fontsize=9, parse_math=False)
+    axes.set_ylabel(plot.y, fontsize=9, parse_math=False)
+    axes.legend(fontsize=9, frameon=False)
+    title(axes, f"{plot.title} ({badge})")
+    save(figure, stem)
+
+
+# A column per attack for a comparison: every cell's experiments are attacked under each of its seeds.
+
+
+def chosen(words: str | None, options: Options | None = None) -> list[str]:
+    """The attacks that `--attack` names, each made once with its options. Raises BadInput for what is wrong with one.
+
+    >>> chosen("backdoor"), chosen(None)
+    (['backdoor'], [])
+    """
+    names = [word.strip() for word in (words or "").split(",") if word.strip()]
+    if len(set(names)) < len(names):
+        raise BadInput(f"Expected each attack of --attack once, got {', '.join(names)}.")
+    for name in options or {}:
+        if name not in names:
+            raise BadInput(
+                f"--with {name}.… is for an attack that --attack does not name: add it there, or leave it out."
+            )
+    if (options or {}).get(IN_RUNS):
+        raise BadInput(
+            "In a comparison malicious clients are settings: say --set attack.kind=dba (or share, start, ...) instead of"
+            f" --with {IN_RUNS}.…, and --seeds for the number of runs."
+        )
+    if OWN_LEVELS in names:
+        raise BadInput(
+            "An inversion has levels of epsilon of its own and is no column of a comparison: use `tacit attack inversion`."
+        )
+    for name in names:
+        load(name, **(options or {}).get(name, {}))
+    return names
+
+
+def with_columns(
+    rows: Sequence[Row],
+    names: Sequence[str],
+    *,
+    out: Path,
+    jobs: int | None,
+    tell: Tell,
+    options: Options | None = None,
+) -> list[Row]:
+    """The rows with what attacks found: each one's first number, over seeds. What is found already is read from `out`/attacks.
+
+    Raises: TacitError for an experiment that an attack cannot be tried on; what is finished is kept.
+    """
+    for name in names:
+        for row in rows if name != IN_RUNS else ():
+            for experiment in row.cell.experiments:
+                seed = experiment.run.seed
+                tell(f"{name} on {row.cell.label}, seed {seed}")
+                honest = experiment.model_copy(update={"attack": None})  # one attack at a time
+                own = dict((options or {}).get(name, {}))
+                attack(name, honest, out=place(out, row.cell, seed), options=own, jobs=jobs)
+    return [replace(row, attacked=columns(out, row.cell)) for row in rows]

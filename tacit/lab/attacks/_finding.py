@@ -181,10 +181,11 @@ def strip_of(rows: Mapping[str, np.ndarray], shape: tuple[int, ...], *, low: flo
         shown = np.clip((picture - low) / max(high - low, 1e-12), 0, 1)
         return base64.b64encode((255 * shown).round().astype(np.uint8).tobytes()).decode()
 
-    return Strip(shape, tuple((name, tuple(map(text, part[:count]))) for name, part in rows.items()))
+    colours, height, width = shape
+    return Strip((colours, height, width), tuple((name, tuple(map(text, part[:count]))) for name, part in rows.items()))
 
 
-def draw(path: Path, strip: Strip) -> None:
+def draw_strip(path: Path, strip: Strip) -> None:
     """Writes the strip as a file."""
     count = len(strip.rows[0][1])
     figure = Figure(figsize=(SIDE * (count + 1.5), SIDE * len(strip.rows) + 0.4), layout="constrained")

@@ -1,13 +1,11 @@
 """`backdoor`: what malicious clients reach, by round, beside what the clip alone leaves them (Bagdasaryan et al. 2020,
 arXiv:1807.00459; Sun et al. 2019, arXiv:1911.07963).
 
-The malicious clients are the experiment's own, in its table `[attack]` (tacit/engine/malicious has a file for each kind); without
-one a tenth of the clients replace the model. Clipping does nearly all of the work of differential privacy as a defence, so a run
-that promises some is printed with the same run without noise. Nobody malicious is the third: what the attack costs the model
-itself,
-and what the trigger does without it."""
+The malicious clients are the experiment's own, in its table `[attack]`; without one a tenth of the clients replace the model.
+Clipping does nearly all of the work of differential privacy as a defence, so a run that promises some is shown with the same run
+without noise. Nobody malicious is the third: what the attack costs the model itself, and what the trigger does without it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,8 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import AttackSection
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
-from tacit.lab.compare.grid import Cell, Task, tasks_of
-from tacit.lab.compare.pool import run_all
+from tacit.lab.attacks._shadows import trained
+from tacit.lab.compare.grid import Cell, tasks_of
 from tacit.lab.compare.results import (
     BACKDOORED,
     Row,
@@ -63,14 +61,13 @@ class backdoor(Attack):
         """Both accuracies at the end (mean of the last 10 rounds, or of all of a shorter run) and by round, of each run."""
         cells = [Cell(name, name.replace(" ", "-"), {}, exps) for name, exps in variants(experiment, self.seeds)]
         tasks = tasks_of(place.folder, cells)
-        waiting = [task for task in tasks if not task.finished]
-        place.tell(f"{len(waiting)} of {len(tasks)} runs are left")
-        failures = run_all(waiting, jobs=place.jobs, logs=place.folder / "log", watch=_telling(place.tell))
-        for task in tasks:
-            if task.folder in failures:
-                raise BadInput(f"{task.cell.label}, seed {task.experiment.run.seed}: {failures[task.folder]}")
-        rows = rows_of(tasks, failures)
-        estimates = [_estimate(row, name, _known(row, key)) for row in rows for name, key in _measured(row).items()]
+        trained(tasks, place)
+        rows = rows_of(tasks, {})
+        estimates = [
+            _estimate(row, name, row.backdoor if key == BACKDOOR else row.score)
+            for row in rows
+            for name, key in _measured(row).items()
+        ]
         pairs = zip(cells[0].experiments, rows[-1].runs, strict=True)
         clean = estimate([untouched(attacked, run.folder) for attacked, run in pairs], (0.0, 1.0))
         estimates.append(_estimate(rows[-1], BACKDOORED, clean))
@@ -94,29 +91,21 @@ def variants(experiment: Experiment, seeds: int) -> list[tuple[str, tuple[Experi
         Experiment(**sections | {"attack": attack})
     )  # what cannot be attacked is refused before anything runs
     if parts.plan.priced:
+        said = experiment.privacy.model_dump(exclude_none=True)
+        privacy = {key: said[key] for key in CLIPPING if key in said}  # its epsilon is without meaning, and said so
+        privacy |= {"epsilon": float("inf"), "noise_multiplier": NEGLIGIBLE, "accountant": "rdp"}
         same = {"aggregate": with_rule(parts).aggregate}  # of equal noise another rule may be the usual one
-        found.append((CLIP_ONLY, {"attack": attack, "privacy": _without_noise(experiment)} | same))
+        found.append((CLIP_ONLY, {"attack": attack, "privacy": privacy} | same))
     found.append((NOBODY, {"attack": None}))
     first = experiment.run.seed
     runs = [experiment.run.model_copy(update={"seed": first + k, "workers": 1, "out": None}) for k in range(seeds)]
     return [(name, tuple(Experiment(**sections | more | {"run": run}) for run in runs)) for name, more in found]
 
 
-def _without_noise(experiment: Experiment) -> dict[str, Any]:
-    """The table `[privacy]` with the same clip, and a noise that hides nothing: whose epsilon is without meaning, and said so."""
-    said = experiment.privacy.model_dump(exclude_none=True)
-    kept = {key: said[key] for key in CLIPPING if key in said}
-    return kept | {"epsilon": float("inf"), "noise_multiplier": NEGLIGIBLE, "accountant": "rdp"}
-
-
 def _measured(row: Row) -> dict[str, str]:
     """What is measured of a cell, by its name for people: the key of its records."""
     main = {f"main {metrics.words(row.metric)}": row.metric}
     return main if row.cell.label == NOBODY else main | {BACKDOORED: BACKDOOR}
-
-
-def _known(row: Row, key: str) -> Over | None:
-    return row.backdoor if key == BACKDOOR else row.score
 
 
 def _estimate(row: Row, name: str, known: Over | None) -> Estimate:
@@ -147,15 +136,11 @@ def _words(row: Row) -> str:
     """Who attacks what, under which defence, as it ran."""
     experiment = read(row.runs[0].folder).experiment
     attack = _malicious(experiment)
-    many = (
-        f"{attack.clients} malicious clients"
-        if attack.clients
-        else f"{attack.share or 0.1:.3g} of the clients malicious"
-    )
+    share = f"{attack.share or 0.1:.3g} of the clients malicious"
+    many = f"{attack.clients} malicious clients" if attack.clients else share
     promised = {"none": "no privacy"}.get(experiment.privacy.kind, f"{experiment.privacy.kind} privacy")
-    return (
-        f"{attack.kind}, {many} from round {attack.start + 1}; {promised}, rule {experiment.aggregate.rule or 'mean'}"
-    )
+    rule = experiment.aggregate.rule or "mean"
+    return f"{attack.kind}, {many} from round {attack.start + 1}; {promised}, rule {rule}"
 
 
 def _said(estimates: Sequence[Estimate], experiment: Experiment) -> str:
@@ -176,22 +161,11 @@ def _malicious(experiment: Experiment) -> AttackSection:
 
 def _notes(rows: Sequence[Row], seeds: int) -> tuple[str, ...]:
     counted = f"{seeds} seed{'s' * (seeds != 1)}"
-    notes = [f"Means of the {last_rounds(lengths(rows))} over {counted}, with Student's interval from three seeds on."]
-    if any(row.cell.label == CLIP_ONLY for row in rows):
-        notes.append(
-            f'"{CLIP_ONLY}" has the same clip and a noise multiplier of {NEGLIGIBLE}: what it does not stop, only noise could.'
-        )
-    else:
-        notes.append("Nothing is promised in this run, so there is no noise to compare the clip with.")
-    notes.append(
-        f'The backdoor of "{NOBODY}" is that of the final models: what the trigger does to a model that nobody attacked.'
+    same = f'"{CLIP_ONLY}" has the same clip and a noise multiplier of {NEGLIGIBLE}: what it does not stop, only noise could.'
+    nothing = "Nothing is promised in this run, so there is no noise to compare the clip with."
+    return (
+        f"Means of the {last_rounds(lengths(rows))} over {counted}, with Student's interval from three seeds on.",
+        same if any(row.cell.label == CLIP_ONLY for row in rows) else nothing,
+        f'The backdoor of "{NOBODY}" is that of the final models: what the trigger does to a model that nobody attacked.',
+        "An epsilon is about the honest clients: what malicious ones send is the adversary's own.",
     )
-    return (*notes, "An epsilon is about the honest clients: what malicious ones send is the adversary's own.")
-
-
-def _telling(tell: Callable[[str], None]) -> Callable[[Task | None, dict[str, Any]], None]:
-    def watch(task: Task | None, event: dict[str, Any]) -> None:
-        if task is not None and event["kind"] in ("started", "done", "failed"):
-            tell(f"{task.cell.label}, seed {task.experiment.run.seed}: {event['kind']}")
-
-    return watch

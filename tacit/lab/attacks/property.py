@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from sklearn.linear_model import RidgeClassifierCV
 
-from tacit import check, store
+from tacit import check
 from tacit.digest import mark
 from tacit.engine.assemble import Parts, build
 from tacit.engine.trainers import Heard
@@ -19,24 +19,23 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.lab.attacks import _finding as roc
-from tacit.lab.attacks._records import (
-    SOURCE_GAMES,
-    Public,
+from tacit.lab.attacks._shadows import (
+    GAMES,
+    TRUSTED,
     Wanted,
     dealt,
     imitated,
     pooled,
     updates_of,
+    watched,
     whole,
     whole_update,
 )
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
-from tacit.simulation import run
 from tacit.types import Message
 
 FEWEST_CLIENTS = 2  # one with the property, and one without
-TRUSTED = "Central DP trusts the server, which sees updates before their noise: what it promises is about models alone."
 PENALTIES = np.logspace(-3, 5, 9)
 NO_UPDATES = "Nobody sees single updates in this experiment, only sums or parts of them: there is nothing to tell a property from."
 
@@ -75,12 +74,11 @@ class property(Attack):
         having = wanted.of(parts.dataset, parts.population.x, parts.population.y)
         wanted.refuse_trivial(having, "the clients")
         rounds = np.unique(np.linspace(0, experiment.train.rounds - 1, self.looks).round().astype(int)).tolist()
+        said = {"classes": list(wanted.classes), "column": wanted.column, "value": wanted.value}
+        said = {key: value for key, value in said.items() if value}
         scores, coins = [], []
         for number in range(self.models):
-            said = {"classes": list(wanted.classes), "column": wanted.column, "value": wanted.value}
-            game = pooled(
-                experiment, SOURCE_GAMES, number=number, **{key: value for key, value in said.items() if value}
-            )
+            game = pooled(experiment, GAMES, number=number, **said)
             _, coin = dealt(parts.population, having, seed=experiment.run.seed, number=number)
             if np.isfinite(coin).sum() < FEWEST_CLIENTS:
                 raise BadInput(
@@ -93,16 +91,15 @@ class property(Attack):
         return _finding(experiment, wanted, rounds, np.stack(scores, axis=1), np.stack(coins))
 
     def _played(
-        self, game: Experiment, place: Place, known: Public, rounds: list[int], shares: dict[int, int]
+        self, game: Experiment, place: Place, known: "Public", rounds: list[int], shares: dict[int, int]
     ) -> np.ndarray:
         """The scores of one game, (look, client): a real run, which somebody watches. Raises BadInput where no updates are seen."""
-        home, parts = place.folder / "games" / mark(game.toml(), repr(self)), build(game)
-        home.mkdir(parents=True, exist_ok=True)
+        parts = build(game)
         names = {name: index for index, name in enumerate(parts.population.names)}
 
-        def hear(round: int, told: Message, heard: Heard) -> None:
+        def observe(round: int, told: Message, heard: Heard) -> np.ndarray | None:
             if round not in rounds:
-                return
+                return None
             sent = {names[m.sender]: u for _, m in heard if (u := whole_update(m, told)) is not None}
             made = self._made(parts, known, shares, told, round) if sent else None
             if made is None:
@@ -110,18 +107,14 @@ class property(Attack):
             place.tell(f"round {round + 1}: {len(made[1])} updates of the attacker's own")
             found = np.full(len(parts.population), np.nan)
             found[list(sent)] = told_apart(*made, torch.stack(list(sent.values())).numpy())
-            store.write(home / f"round-{round}.f64", found.tobytes())
+            return found
 
-        if not (home / "run" / "summary.json").exists():
-            run(game, out=home / "run", resume=(home / "run" / "experiment.toml").exists(), page=False, hear=hear)
-        files = [
-            home / f"round-{round}.f64" for round in rounds
-        ]  # a run whose budgets are spent ends before its last round
-        missing = np.full(len(parts.population), np.nan)
-        return np.stack([np.frombuffer(file.read_bytes()) if file.exists() else missing for file in files])
+        seen = watched(game, place.folder / "games" / mark(game.toml(), repr(self)), observe)
+        missing = np.full(len(parts.population), np.nan)  # a run whose budgets are spent ends before its last round
+        return np.stack([seen.get(round, missing) for round in rounds])
 
     def _made(
-        self, parts: Parts, known: Public, shares: dict[int, int], told: Message, round: int
+        self, parts: Parts, known: "Public", shares: dict[int, int], told: Message, round: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Updates of the attacker's own, half of them with the property, and which those are."""
         chance = seeded(parts.experiment.run.seed)("attack", "auxiliary", round).generator()
@@ -133,6 +126,32 @@ class property(Attack):
             clients.append(imitated(parts, victim, x, y, number=number))
         updates = updates_of(parts, told, round, clients)
         return None if updates is None else (updates.numpy(), truth)
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """The public rows of an attacker, with the property and without it: it trains clients of its own on them."""
+
+    having: tuple[torch.Tensor, torch.Tensor]
+    lacking: tuple[torch.Tensor, torch.Tensor]
+
+    @classmethod
+    def of(cls, parts: Parts, wanted: Wanted) -> "Public":
+        """The experiment's test rows. Raises BadInput where there are none, or none with the property, or none without."""
+        x, y = parts.test_rows
+        if not len(y):
+            raise BadInput("The attacker trains on public rows, and this data has no test rows: set data.test_share.")
+        having = wanted.of(parts.dataset, x, y)
+        wanted.refuse_trivial(having, "the public test set")
+        return cls((x[having], y[having]), (x[~having], y[~having]))
+
+    def drawn(self, chance: np.random.Generator, size: int, with_it: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """So many rows, of which some have the property; drawn again where there are not enough."""
+        parts = []
+        for (x, y), count in ((self.having, with_it), (self.lacking, size - with_it)):
+            rows = chance.choice(len(y), count, replace=count > len(y))
+            parts.append((x[rows], y[rows]))
+        return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
 def counted(parts: Parts, having: np.ndarray, coins: np.ndarray) -> dict[int, int]:
@@ -159,9 +178,9 @@ def _finding(
     def judged(score: np.ndarray, of: str) -> Estimate | None:
         known = np.isfinite(score) & np.isfinite(coins)
         truth = coins[known] == 1
-        return (
-            roc.auc(roc.Scored.of(score[known], truth, whose[known]), of=of) if 0 < truth.sum() < len(truth) else None
-        )
+        if truth.all() or not truth.any():
+            return None
+        return roc.auc(roc.Scored.of(score[known], truth, whose[known]), of=of)
 
     with np.errstate(invalid="ignore"):
         together = np.nansum(scores, axis=0) / np.isfinite(scores).sum(0)
@@ -171,17 +190,12 @@ def _finding(
         raise BadInput(
             "In no round that was looked at did clients of both kinds take part: set --with looks=20, or more models."
         )
-    lines = Line(
-        "found",
-        tuple(float(r + 1) for r in by_round),
-        tuple(one.value for one in by_round.values()),
-        tuple(one.low or 0.0 for one in by_round.values()),
-        tuple(one.high or 1.0 for one in by_round.values()),
-    )
+    found = list(by_round.values())
+    x, y = tuple(float(r + 1) for r in by_round), tuple(one.value for one in found)
+    line = Line("found", x, y, tuple(one.low or 0.0 for one in found), tuple(one.high or 1.0 for one in found))
     chance = Line("chance", (float(rounds[0] + 1), float(rounds[-1] + 1)), (0.5, 0.5))
-    plot = Plot("rounds", f"Clients with {wanted} told apart", "round", "AUC", (lines, chance))
-    estimates = (all_looks, *by_round.values())
+    plot = Plot("rounds", f"Clients with {wanted} told apart", "round", "AUC", (line, chance))
     playing = int(np.isfinite(coins).sum())
     attacked = f"{playing} clients' updates, half of them with {wanted}; {experiment.privacy.kind} privacy"
     notes = (TRUSTED,) if kind_of(experiment).plans.traits.trusts_server else ()
-    return Finding("property", experiment.name, attacked, estimates, (plot,), notes=notes)
+    return Finding("property", experiment.name, attacked, (all_looks, *found), (plot,), notes=notes)

@@ -2,7 +2,8 @@
 
 A canary's trace in a round is x = A n + (noise): n is how often it was drawn, known to the auditor, and A is 1, in clips, where the
 clip is what is priced. So A is a regression, the noise is what is left, and the rate is a count. Noise is asked for in every part
-by itself too: a layer, a client, a round or a single coordinate without it would hardly be seen in the mean over all."""
+by itself too: a layer, a client, a round or a single coordinate without it would hardly be seen in the mean over all. What guesses
+of the canaries' coins show are lower bounds on epsilon from one run (arXiv:2305.08846, arXiv:2410.22235)."""
 
 import math
 from collections import defaultdict
@@ -10,12 +11,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 import dp_accounting
 import numpy as np
 from dp_accounting import DpEvent
 from scipy import stats
 from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
 
 from tacit.errors import BadInput
 from tacit.lab.audit.evidence import Noise, Rate
@@ -23,12 +26,21 @@ from tacit.privacy.accounting import events, price
 from tacit.privacy.accounting.price import SideDpEvent
 from tacit.privacy.accounting.rdp import IntegerSumDpEvent
 
-# What guesses of coins show: lower bounds on epsilon from one run.
-
-LARGEST = 60.0  # epsilon: beyond, a bound says nothing that anybody needs
-HALVINGS = 40
-
 Inverse = Callable[[float], float]  # x -> f(1 - x), of a trade-off curve f
+Parts = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
+Place = tuple[Hashable, int | None]  # a ledger, and which of its runs it is; None where the ledger is the run's own
+LARGEST = 60.0  # epsilon: beyond, a bound says nothing that anybody needs
+HALVINGS, HALVINGS_OF_NOISE, HALVINGS_OF_MU = 40, 12, 8
+POINTS = 60  # of a trade-off curve
+INTERVAL = 1e-3  # of the losses a curve is made from
+SHARES = (0.8, 0.1, 0.1)  # of a limit's level: what a canary changed (the least certain), the noise, the rate
+DOUBT = 1 / 50  # of a limit's level: at that, what should be independent is said not to be, and a part to lack noise
+ONE = "a single coordinate"
+GUESSED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of the canaries: how many coins; the claim decides which
+FEWEST = 10  # guesses
+LEAST_MU, MOST_MU = 1e-4, 100.0
+TELLING = 0.5  # of the promise: the least lower limit of an audit that can tell
+MECHANISM = "`tacit audit EXPERIMENT`"
 
 
 def no_assumption(*, canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
@@ -38,21 +50,23 @@ def no_assumption(*, canaries: int, guesses: int, right: int, delta: float, leve
     2.17
     """
 
-    def refuted(epsilon: float) -> bool:
-        return _likelihood(canaries, guesses, right, epsilon, delta) <= level
+    def refuted(epsilon: float) -> bool:  # so many right guesses are at most so likely under (epsilon, delta)-DP
+        chance, below = 1 / (1 + math.exp(-epsilon)), np.arange(1, right + 1)
+        near = stats.binom.cdf(right - 1, guesses, chance) - stats.binom.cdf(right - below - 1, guesses, chance)
+        most = float((near / below).max())
+        return min(1.0, float(stats.binom.sf(right - 1, guesses, chance)) + 2 * canaries * delta * most) <= level
 
-    return _largest(refuted)
+    if right == 0 or not refuted(0.0):
+        return 0.0
+    return _bisected(refuted, 0.0, LARGEST, HALVINGS)[0]
 
 
-def _likelihood(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """At most so likely are so many right guesses under (epsilon, delta)-DP."""
-    if right == 0:
-        return 1.0
-    chance = 1 / (1 + math.exp(-epsilon))
-    below = np.arange(1, right + 1)
-    near = stats.binom.cdf(right - 1, guesses, chance) - stats.binom.cdf(right - below - 1, guesses, chance)
-    most = float((near / below).max())
-    return min(1.0, float(stats.binom.sf(right - 1, guesses, chance)) + 2 * canaries * delta * most)
+def _bisected(holds: Callable[[float], bool], low: float, high: float, times: int) -> tuple[float, float]:
+    """The ends between which something that held at `low` ceases to hold."""
+    for _ in range(times):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def refutes(inverse: Inverse, *, canaries: int, guesses: int, right: int, level: float) -> bool:
@@ -70,8 +84,6 @@ def refutes(inverse: Inverse, *, canaries: int, guesses: int, right: int, level:
 
 def gaussian_inverse(mu: float) -> Inverse:
     """Of the curve of N(0, 1) against N(mu, 1)."""
-    from scipy.special import ndtr, ndtri
-
     return lambda x: float(ndtr(ndtri(min(x, 1.0)) - mu))
 
 
@@ -88,27 +100,12 @@ def curve_inverse(epsilons: np.ndarray, deltas: np.ndarray) -> Inverse:
     return inverse
 
 
-def _largest(refuted: Callable[[float], bool]) -> float:
-    """The largest epsilon that is refuted, where a smaller one is refuted by the same."""
-    low, high = 0.0, LARGEST
-    if not refuted(low):
-        return 0.0
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
-
-
-# What one client was charged for in a run, as a price that can be asked again for noise and rates as they were
-# measured.
-
-POINTS = 60  # of a trade-off curve
-INTERVAL = 1e-3  # of the losses a curve is made from
-
-
 @dataclass(frozen=True)
 class Charged:
-    """`count` releases of one event, `steps` of them in a round, at the run's `delta`; noise and rate are the event's."""
+    """What one client was charged for in a run: `count` releases of one event, `steps` of them in a round, at the run's `delta`.
+
+    It is a price that can be asked again, for noise and rates as they were measured.
+    """
 
     event: DpEvent
     count: int
@@ -185,12 +182,6 @@ def charged_for(text: str, rounds: int, *, delta: float, accountant: str = "pld"
     return found
 
 
-SHARES = (0.8, 0.1, 0.1)  # of a limit's level: what a canary changed (the least certain), the noise, the rate
-DOUBT = 1 / 50  # of a limit's level: at that, what should be independent is said not to be, and a part to lack noise
-ONE = "a single coordinate"
-Parts = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
-
-
 @dataclass(frozen=True)
 class Traces:
     """What became of a group's canaries: `seen` and `drawn` (round, canary), in clips and in draws; `coins` say who took part."""
@@ -236,9 +227,9 @@ def measured(traces: Traces, charged: Charged, *, level: float, parts: Parts = M
         multiplier=z,
         multiplier_limits=limits,
         rate=seen_rate,
-        epsilon=charged.epsilon(z / claimed, _sound(seen_rate)),
-        low=charged.epsilon(limits[1] / claimed, _sound(rates[0])),
-        high=charged.epsilon(limits[0] / claimed, _sound(rates[1])),
+        epsilon=charged.epsilon(z / claimed, seen_rate),
+        low=charged.epsilon(limits[1] / claimed, rates[0]),
+        high=charged.epsilon(limits[0] / claimed, rates[1]),
         alike=alike,
         repeated=repeated,
         dependent=min(alike, repeated) < DOUBT * level,
@@ -279,10 +270,6 @@ def _quiet(left: np.ndarray, std: float, parts: Parts, *, level: float) -> str:
     return f"the noise of {least} is at most {most:.2g} of what is priced"
 
 
-def _sound(rate: float) -> float:
-    return min(max(rate, 0.0), 1.0)
-
-
 def _alike(left: np.ndarray) -> float:
     """The likelihood, under independence, of noise that is so much alike from one round to the next."""
     if len(left) < 2:
@@ -304,15 +291,6 @@ def _repeated(drawn: np.ndarray, charged: Charged) -> float:
         2 + max(0.0, (1 - 6 * q * (1 - q)) / variance)
     )  # rare draws vary more in their squares than normal ones
     return float(stats.chi2.sf(spread * fewer, drawn.shape[1] * fewer))
-
-
-# Guessing the coins of canaries from their traces, and what the right guesses show.
-
-# of the canaries: how many coins are guessed; which of them, the claim decides
-PARTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
-HALVINGS_GUESSING = 12
-FEWEST = 10  # guesses
-LEAST_MU, MOST_MU = 1e-4, 100.0
 
 
 def scores(traces: Traces, charged: Charged) -> np.ndarray:
@@ -345,16 +323,14 @@ def shown(traces: Traces, charged: Charged, *, level: float) -> tuple[float, flo
     at = {"canaries": m, "level": level}
     first = no_assumption(guesses=plain, right=right_guesses(found, traces.coins, plain), delta=charged.delta, **at)
     right = right_guesses(found, traces.coins, curved)
+
+    def stands(log: float) -> bool:
+        return not refutes(charged.inverse(2.0**log), guesses=curved, right=right, **at)
+
     # the most noise that is refuted: with less noise still, the epsilon is larger, and less is refuted
-    low, high = 1 / 16, 16.0
-    if not refutes(charged.inverse(high), guesses=curved, right=right, **at):
+    if stands(4.0):
         return first, 0.0
-    for _ in range(HALVINGS_GUESSING):
-        middle = math.sqrt(low * high)
-        low, high = (
-            (low, middle) if refutes(charged.inverse(middle), guesses=curved, right=right, **at) else (middle, high)
-        )
-    return first, charged.epsilon(high)
+    return first, charged.epsilon(2.0 ** _bisected(stands, -4.0, 4.0, HALVINGS_OF_NOISE)[1])
 
 
 @cache
@@ -366,22 +342,18 @@ def guess_counts(canaries: int, epsilon: float, delta: float) -> tuple[int, int]
     """
     mu = gaussian_mu(epsilon, delta)
     best = [(0.0, canaries), (0.0, canaries)]
-    for part in PARTS:
+    for part in GUESSED:
         guesses = min(canaries, max(FEWEST, round(canaries * part)))
         sure = _sure(mu, guesses / canaries)
         right = max(0, int(guesses * sure - math.sqrt(guesses * sure * (1 - sure))))
         at = {"canaries": canaries, "guesses": guesses, "right": right, "level": 0.05}
-        found = no_assumption(delta=delta, **at), _largest_mu(mu, **at)
+
+        def refuted(smaller: float, at: dict[str, Any] = at) -> bool:
+            return refutes(gaussian_inverse(smaller), **at)
+
+        found = no_assumption(delta=delta, **at), _bisected(refuted, 0.0, 2 * mu, HALVINGS_OF_MU)[0]
         best = [max(one, (value, guesses)) for one, value in zip(best, found, strict=True)]
     return best[0][1], best[1][1]
-
-
-def _largest_mu(mu: float, **at: float) -> float:
-    low, high = 0.0, 2 * mu
-    for _ in range(8):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refutes(gaussian_inverse(middle), **at) else (low, middle)  # type: ignore[arg-type]
-    return low
 
 
 def _sure(mu: float, part: float) -> float:
@@ -412,11 +384,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return float(brentq(off, LEAST_MU, MOST_MU))  # type: ignore[arg-type]
 
 
-# What an audit of canaries could have shown: its lower limit where all is as priced, and what to do where that is too
-# little.
-
-TELLING = 0.5  # of the promise: the least lower limit of an audit that can tell
-MECHANISM = "`tacit audit EXPERIMENT`"
+# What an audit of canaries could have shown: its lower limit where all is as priced, and what to do where that is too little.
 
 
 def tells(low: float, promised: float) -> bool:
@@ -473,13 +441,9 @@ def first(most: int, groups: Mapping[Charged, int], *, usual: int, how: str, lev
     return f"{how.format(min(usual, most))}, or audit the mechanism alone with {MECHANISM}."
 
 
-# How much of the level one audit may use, so that all audits of a ledger's runs together use no more than the whole.
-
-Place = tuple[Hashable, int | None]  # a ledger, and which of its runs it is; None where the ledger is the run's own
-
-
 def share(places: Iterable[Place], *, earlier: int = 0) -> float:
-    """The share of the level of runs at these places, after `earlier` looks at other choices with one of them.
+    """The share of the level of runs at these places, after `earlier` looks at other choices with one of them: all audits of a
+    ledger's runs together use no more than the whole.
 
     >>> share([("a", None)]), share([("a", 1)]), share([("a", 1), ("a", 2)]), share([("a", None), ("b", 1)], earlier=1)
     (1.0, 0.5, 0.6666666666666666, 0.25)

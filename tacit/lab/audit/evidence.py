@@ -1,4 +1,4 @@
-"""What was seen, with exact limits: the estimators of an audit.
+"""What was seen, with exact limits, and the verdict: every check of an audit at one level together.
 
 Normal noise: sums of squares are chi-square (sigma^2 times). Draws: Clopper and Pearson 1934, from the binomial itself.
 Independence: of two independent normal vectors in n dimensions the squared cosine is Beta(1/2, (n-1)/2). Each limit is one-sided
@@ -15,6 +15,15 @@ from scipy import stats
 from torch import nn
 
 from tacit.training.flat import blocks
+
+LEVEL = 0.05  # of all checks of a first look
+AGAIN = 0.05  # of a second look at those that failed
+NOT_JUDGED = "shown, not judged"
+COORDINATES = 20_000  # numbers that noise is judged by: .95 of it lies 10 standard errors below
+MOST_CLIENTS = 6
+FEWEST_ROUNDS = 4  # of one client, so that rounds can be compared
+MOST_ROUNDS = 600
+TOO_LITTLE = "less noise than is priced"
 
 
 class Evidence(Protocol):
@@ -53,44 +62,38 @@ class Noise:
 
     @property
     def value(self) -> float:
-        """The estimate."""
         return math.sqrt(self.squares / self.count)
 
     def limits(self, level: float) -> tuple[float, float]:
-        """Chi-square limits."""
         freedom = self.count * 2 / (2 + self.excess)
         mean = self.squares / self.count * freedom
         return tuple(math.sqrt(mean / stats.chi2.isf(p, freedom)) for p in (level, 1 - level))  # type: ignore[return-value]
 
     def rejects(self, claimed: float, level: float) -> bool:
-        """Even the upper limit is below the claim."""
         return self.limits(level)[1] < claimed
 
 
 @dataclass(frozen=True)
 class LeastNoise:
-    """The smallest of several standard deviations, each of `Noise`: the claim is about every one of them."""
+    """The smallest of several standard deviations, each of `Noise`: the claim is about every one, and they share the level."""
 
     of: tuple[Noise, ...]
     tests = 1
 
     @property
     def value(self) -> float:
-        """The smallest estimate."""
         return min(one.value for one in self.of)
 
     def limits(self, level: float) -> tuple[float, float]:
-        """Of the smallest, at the level that all of them share."""
         return min(one.limits(level / len(self.of)) for one in self.of)
 
     def rejects(self, claimed: float, level: float) -> bool:
-        """One of them is refuted at its share of the level."""
         return any(one.rejects(claimed, level / len(self.of)) for one in self.of)
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How often units were drawn: `hits` of `trials`. The claim: with no larger probability.
+    """How often units were drawn: `hits` of `trials` (Clopper-Pearson). The claim: with no larger probability.
 
     >>> round(Rate(hits=0, trials=100).limits(0.05)[1], 4)
     0.0295
@@ -102,18 +105,14 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """The share that was drawn."""
         return self.hits / self.trials
 
     def limits(self, level: float) -> tuple[float, float]:
-        """Clopper-Pearson limits."""
         k, n = self.hits, self.trials
         low = 0.0 if k == 0 else float(stats.beta.ppf(level, k, n - k + 1))
-        high = 1.0 if k == n else float(stats.beta.isf(level, k + 1, n - k))
-        return low, high
+        return low, 1.0 if k == n else float(stats.beta.isf(level, k + 1, n - k))
 
     def rejects(self, claimed: float, level: float) -> bool:
-        """Even the lower limit is above the claim."""
         return self.limits(level)[0] > claimed
 
 
@@ -122,7 +121,7 @@ class Spread:
     """How much the number of drawn units varies from draw to draw, over what independent draws at the claimed rate vary by.
 
     The claim: no less. Batches of a fixed size vary by nothing, and have another price. `counts` are of `sizes` units at `rate`;
-    the law of the statistic is simulated, by draws of its own seed.
+    the law of the statistic is simulated, by draws of its own seed. It has no limits of its own.
     """
 
     counts: tuple[int, ...]
@@ -133,11 +132,9 @@ class Spread:
 
     @property
     def value(self) -> float:
-        """The mean squared deviation from the expected number, over the binomial variance."""
         return float(_spread(np.array(self.counts), self.sizes, self.rate))
 
     def limits(self, level: float) -> tuple[float, float]:
-        """None are claimed: the ratio itself."""
         return self.value, self.value
 
     def least(self, level: float) -> float | None:
@@ -153,7 +150,6 @@ class Spread:
         return float(np.partition(_independent(self.sizes, self.rate, self.DRAWS), refuted)[refuted])
 
     def rejects(self, claimed: float, level: float) -> bool:
-        """Fewer than `level` of simulated draws vary as little."""
         as_little = int((_independent(self.sizes, self.rate, self.DRAWS) <= self.value + 1e-12).sum())
         return (as_little + 1) / (self.DRAWS + 1) <= level
 
@@ -185,16 +181,13 @@ class Likeness:
 
     @property
     def value(self) -> float:
-        """The largest cosine, without its sign."""
         return abs(self.cosine)
 
     def limits(self, level: float) -> tuple[float, float]:
-        """What independent noise stays below."""
         most = stats.beta.isf(level / self.pairs, 0.5, (self.length - 1) / 2)
-        return 0.0, math.sqrt(float(most))
+        return 0.0, math.sqrt(float(most))  # what independent noise stays below
 
     def rejects(self, claimed: float, level: float) -> bool:
-        """More alike than independent noise is."""
         return self.value > self.limits(level)[1]
 
 
@@ -207,16 +200,15 @@ class Exact:
     slack: float = 0.0  # beside it
     tests = 0
 
+    def most(self, claimed: float) -> float:
+        """The largest number that the claim and rounding explain."""
+        return claimed * (1 + self.tolerance) + self.slack
+
     def limits(self, level: float) -> tuple[float, float]:
-        """The number itself."""
         return self.value, self.value
 
     def rejects(self, claimed: float, level: float) -> bool:
-        """Beyond the claim by more than rounding explains."""
-        return self.value > claimed * (1 + self.tolerance) + self.slack
-
-
-NOT_JUDGED = "shown, not judged"
+        return self.value > self.most(claimed)
 
 
 def held_against(evidence: Evidence, claimed: float, *, level: float, unit: float = 1.0) -> str:
@@ -228,15 +220,7 @@ def held_against(evidence: Evidence, claimed: float, *, level: float, unit: floa
     if isinstance(evidence, Spread):
         least = evidence.least(level)
         return NOT_JUDGED if least is None else f"≥ {least * unit:.3g}"
-    if not isinstance(evidence, Exact):
-        return ""
-    return f"≤ {(claimed * (1 + evidence.tolerance) + evidence.slack) * unit:.4g}"
-
-
-# The verdict: every check of an audit at one level together, and the sentence that says what was rejected.
-
-LEVEL = 0.05  # of all checks of a first look
-AGAIN = 0.05  # of a second look at those that failed
+    return f"≤ {evidence.most(claimed) * unit:.4g}" if isinstance(evidence, Exact) else ""
 
 
 @dataclass(frozen=True)
@@ -250,6 +234,11 @@ class Check:
     said: str
     part: str = ""  # a layer, or nothing for all
     unit: float = 1.0  # what both numbers are multiplied by to be shown
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What it is a check of."""
+        return self.where, self.quantity, self.part
 
 
 @dataclass(frozen=True)
@@ -279,14 +268,10 @@ class Judged:
     def record(self) -> dict[str, Any]:
         """Plain values."""
         check = self.check
-        return {
-            "where": check.where,
-            "quantity": check.quantity,
-            "part": check.part,
-            "claimed": check.claimed * check.unit,
-            "as_run": check.evidence.value * check.unit,
-            "low": self.low * check.unit,
-            "high": self.high * check.unit,
+        numbers = {"claimed": check.claimed, "as_run": check.evidence.value, "low": self.low, "high": self.high}
+        about = dict(zip(("where", "quantity", "part"), check.name, strict=True))
+        about |= {name: number * check.unit for name, number in numbers.items()}
+        return about | {
             "exact": check.evidence.tests == 0,
             "held_against": self.against,
             "rejected": self.rejected,
@@ -302,9 +287,7 @@ class Audit:
     untried: tuple[str, ...] = ()
     planted: str | None = None
     level: float = LEVEL
-    withdrawn: tuple[Judged, ...] = field(
-        default=(), repr=False
-    )  # what failed at the first look, and not at the second
+    withdrawn: tuple[Judged, ...] = field(default=(), repr=False)  # failed at the first look, and not at the second
 
     @property
     def false_alarm(self) -> float:
@@ -335,10 +318,9 @@ class Audit:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        first, *more = (*self.rejected, None)
-        if first is not None:
-            others = f" (and {len(more) - 1} more)" if len(more) > 1 else ""
-            return f"The claim is rejected: {first.sentence}{others}."
+        if self.rejected:
+            first, *more = self.rejected
+            return f"The claim is rejected: {first.sentence}{f' (and {len(more)} more)' if more else ''}."
         if self.planted is not None:
             return f"The planted bug was not found: {len(self.judged)} checks, none rejected."
         return (
@@ -353,7 +335,7 @@ class Audit:
             "planted": self.planted,
             "level": self.level,
             "false_alarm": self.false_alarm,
-            "rejected": bool(self.rejected),
+            "rejected": self.alarming,
             "sentence": self.sentence,
             "checks": [one.record() for one in self.judged],
             "untried": list(self.untried),
@@ -364,15 +346,12 @@ class Audit:
 def judge(checks: Sequence[Check], *, level: float = LEVEL) -> tuple[Judged, ...]:
     """Every check at its share of the level: those with chance in them share it evenly."""
     share = level / max(1, sum(check.evidence.tests for check in checks))
-    return tuple(
-        Judged(
-            c,
-            *c.evidence.limits(share),
-            c.evidence.rejects(c.claimed, share),
-            held_against(c.evidence, c.claimed, level=share, unit=c.unit),
-        )
-        for c in checks
-    )
+
+    def one(c: Check) -> Judged:
+        against = held_against(c.evidence, c.claimed, level=share, unit=c.unit)
+        return Judged(c, *c.evidence.limits(share), c.evidence.rejects(c.claimed, share), against)
+
+    return tuple(map(one, checks))
 
 
 def unsure(judged: Sequence[Judged]) -> bool:
@@ -387,23 +366,12 @@ def confirmed(first: Sequence[Judged], second: Sequence[Check], *, level: float 
     Guarantee: where every claim holds, one stays rejected with probability at most the first look's level times `level`. What the
     second look has no measurement of stays rejected.
     """
-    failed = {_named(one.check) for one in first if one.rejected}
-    again = {_named(one.check): one.rejected for one in judge([c for c in second if _named(c) in failed], level=level)}
-    return tuple(replace(one, rejected=one.rejected and again.get(_named(one.check), True)) for one in first)
+    failed = {one.check.name for one in first if one.rejected}
+    again = {one.check.name: one.rejected for one in judge([c for c in second if c.name in failed], level=level)}
+    return tuple(replace(one, rejected=one.rejected and again.get(one.check.name, True)) for one in first)
 
 
-def _named(check: Check) -> tuple[str, str, str]:
-    return check.where, check.quantity, check.part
-
-
-# Noise as it was released, for all layers together and for each: checks from rows of numbers whose claimed deviation is
-# 1.
-
-COORDINATES = 20_000  # numbers that noise is judged by: .95 of it lies 10 standard errors below
-MOST_CLIENTS = 6
-FEWEST_ROUNDS = 4  # of one client, so that rounds can be compared
-MOST_ROUNDS = 600
-TOO_LITTLE = "less noise than is priced"
+# Noise as it was released, for all layers together and for each: checks of numbers whose claimed deviation is 1.
 
 
 @dataclass(frozen=True)
@@ -420,16 +388,18 @@ def layers_of(model: nn.Module) -> list[Layer]:
     return [Layer(block.name, slice(block.start, block.stop)) for block, own in pairs if own.requires_grad]
 
 
+def _size(layers: Sequence[Layer]) -> int:
+    return sum(layer.place.stop - layer.place.start for layer in layers)
+
+
 def clients_for(layers: Sequence[Layer]) -> int:
     """How many clients: two of a large model, more of a small one."""
-    size = sum(layer.place.stop - layer.place.start for layer in layers)
-    return min(MOST_CLIENTS, max(2, -(-COORDINATES // (FEWEST_ROUNDS * size))))
+    return min(MOST_CLIENTS, max(2, -(-COORDINATES // (FEWEST_ROUNDS * _size(layers)))))
 
 
 def rounds_for(clients: int, layers: Sequence[Layer]) -> int:
     """How many rounds of so many clients give enough numbers."""
-    size = sum(layer.place.stop - layer.place.start for layer in layers)
-    return min(MOST_ROUNDS, max(FEWEST_ROUNDS, -(-COORDINATES // (clients * size))))
+    return min(MOST_ROUNDS, max(FEWEST_ROUNDS, -(-COORDINATES // (clients * _size(layers)))))
 
 
 def checks(
@@ -440,10 +410,10 @@ def checks(
     `multiplier` is what the ratio is shown by: the noise multiplier where all clients have one, else 1. Every vector is
     compared with every other one of the same client, and with those of other clients in the same round.
     """
-    told = {"quantity": "noise multiplier" if multiplier != 1 else "noise over priced", "unit": multiplier}
+    quantity = "noise multiplier" if multiplier != 1 else "noise over priced"
 
     def check(part: np.ndarray, name: str = "") -> Check:
-        return Check(where, claimed=1.0, evidence=_noise(part, excess), said=TOO_LITTLE, part=name, **told)
+        return Check(where, quantity, 1.0, _noise(part, excess), TOO_LITTLE, name, multiplier)
 
     kept = np.concatenate([noise[..., layer.place] for layer in layers], axis=-1)
     over_rounds = [alike(kept[:, k]) for k in range(kept.shape[1])]

@@ -1,4 +1,5 @@
-"""What an audit of canaries found: promised, shown and measured side by side, and a sentence."""
+"""What audits found, for people: of canaries promised, shown and measured side by side, never merged; of mechanisms a row for each
+check; and, for the page, pictures of an audited run in few plain numbers."""
 
 import math
 from collections.abc import Sequence
@@ -7,16 +8,28 @@ from decimal import ROUND_FLOOR, Context
 from typing import Any
 
 import numpy as np
+from rich.console import Console, Group
+from rich.measure import Measurement
+from rich.table import Table as Drawn
 
 from tacit.lab.audit.estimate import Charged, Measured, Traces, measured, scores
-from tacit.lab.audit.evidence import Noise
+from tacit.lab.audit.evidence import Audit, Judged, Noise
+from tacit.lab.audit.mechanism import Repeated
 from tacit.privacy.guarantee import shown
+from tacit.table import COUNT, Column, Table, for_json
 
 MOST_NAMED = 4  # lower limits in a sentence
+POINTS, BINS, LOOKS = 60, 24, 6
+FEWEST = 10  # canaries out that a point of a curve stands for
+PREDICTED = 20_000  # canaries of the mechanism that was priced, from which densities are predicted
+MOST = 4_000_000  # numbers that are drawn for it
+WIDEST = 1000  # characters
+NOTHING = 1e-4  # below it an exact number is rounding
+Layer = tuple[str, int, int]  # name, first and last but one coordinate
 
 
 @dataclass(frozen=True)
-class Group:
+class Alike:
     """Clients who were charged for the same, and the canaries among them."""
 
     clients: int
@@ -42,7 +55,7 @@ class RunAudit:
     """What was found of a run. `looks` counts this one; `share` is what it had of the level, as run number `place` of a ledger."""
 
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[Alike, ...]
     looks: int
     place: int | None
     share: float
@@ -68,40 +81,26 @@ class RunAudit:
     def sentence(self) -> str:
         """The finding in one sentence."""
         looks = "first look" if self.looks == 1 else f"look {self.looks}, which sees what the first one saw"
-        pooled = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
+        more = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
         times = "once" if self.earlier == 1 else f"{self.earlier} times"
-        other = f" Other choices of these runs were looked at {times} before." if self.earlier else ""
+        more += f" Other choices of these runs were looked at {times} before." if self.earlier else ""
         for group in self.groups:
             if group.rejected:
-                return f"The claim is rejected: {group.rejected} (95 %, {looks}).{pooled}{other}"
-        if self.cannot_tell:
-            return (
-                "This audit cannot tell: nothing contradicts the claim, and with so few canaries hardly anything could have. Coins"
-                f" committed to before the first round, {looks}.{pooled}{other}"
-            )
-        return f"The claim stands. Coins committed to before the first round, {looks}.{pooled}{other}"
+                return f"The claim is rejected: {group.rejected} (95 %, {looks}).{more}"
+        faint = "This audit cannot tell: nothing contradicts the claim, and with so few canaries hardly anything could have."
+        verdict = faint if self.cannot_tell else "The claim stands."
+        return f"{verdict} Coins committed to before the first round, {looks}.{more}"
 
     def record(self) -> dict[str, Any]:
         """Every number as plain values."""
-        kept = {"name": self.name, "unit": self.unit, "delta": self.delta, "looks": self.looks}
-        kept |= {
-            "place": self.place,
-            "share": self.share,
-            "pooled": self.pooled,
-            "earlier": self.earlier,
-            "against": self.against,
-            "notes": list(self.notes),
-        }
-        groups = [_finite(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
-        return kept | {
-            "groups": groups,
-            "rejected": self.alarming,
-            "cannot_tell": self.cannot_tell,
-            "sentence": self.sentence,
-        }
+        names = ["name", "unit", "delta", "looks", "place", "share", "pooled", "earlier", "against"]
+        groups = [for_json(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
+        verdict = {"rejected": self.alarming, "cannot_tell": self.cannot_tell, "sentence": self.sentence}
+        kept = {name: getattr(self, name) for name in names} | {"notes": list(self.notes)}
+        return kept | {"groups": groups} | verdict
 
 
-def above(groups: Sequence[Group]) -> str:
+def above(groups: Sequence[Alike]) -> str:
     """A word on estimates that lie above what is promised and accuse nobody; empty where there are none."""
     mine = [group for group in groups if group.measured.epsilon > group.promised and not group.rejected]
     if not mine:
@@ -125,29 +124,10 @@ def at_least(value: float) -> str:
     return f"{float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))):g}"
 
 
-def _finite(value: Any) -> Any:
-    """The same with null for what JSON has no number for: a limit that is none."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# What a page shows of an audited run: how well coins were guessed, scores over their predicted densities, epsilon by
-# round, noise by layer. Plain numbers, few enough for a small file.
-
-POINTS, BINS, LOOKS = 60, 24, 6
-FEWEST = 10  # canaries out that a point of a curve stands for
-PREDICTED = 20_000  # canaries of the mechanism that was priced, from which densities are predicted
-MOST = 4_000_000  # numbers that are drawn for it
-Layer = tuple[str, int, int]  # name, first and last but one coordinate
-
-
 def pictures(
     traces: Traces, charged: Charged, places: np.ndarray, layers: Sequence[Layer], *, level: float
 ) -> dict[str, Any]:
-    """All pictures of one group."""
+    """All pictures of one group: how well coins were guessed, scores over predicted densities, epsilon by round, noise by layer."""
     found = scores(traces, charged)
     return {
         "roc": _roc(found, traces.coins, charged),
@@ -219,3 +199,104 @@ def _layers(
 
 def _short(values: Any) -> list[float]:
     return [float(f"{float(value):.4g}") for value in values]
+
+
+# Tables for a terminal.
+
+
+def fitting(found: Audit, *, width: int) -> Drawn | Group:
+    """The table with a column for each trainer where it fits into so many characters, else a table for each of them."""
+    whole, wide = _by_check(found), Console(width=WIDEST)
+    return whole if Measurement.get(wide, wide.options, whole).maximum <= width else Group(*_by_trainer(found))
+
+
+def _by_check(found: Audit) -> Drawn:
+    """Every check in one table; those that reject say so, and are in red."""
+    places = list(dict.fromkeys(one.check.where for one in found.judged))
+    rows: dict[tuple[str, str, str], dict[str, Judged]] = {}
+    for one in found.judged:
+        check = one.check
+        rows.setdefault((check.quantity, check.part, _number(check.claimed * check.unit)), {})[check.where] = one
+    names = [f"{quantity}\n  {part}" if part else quantity for quantity, part, _ in rows]
+    columns = [Column("as run", names), Column("claimed", [claimed for *_, claimed in rows])]
+    for place in places:
+        columns.append(Column(place, [_cell(cells[place]) if place in cells else "" for cells in rows.values()]))
+    red = [n for n, cells in enumerate(rows.values()) if any(one.rejected for one in cells.values())]
+    return Table(columns, title=_title(found)).terminal(caption=_level(found), red=red)
+
+
+def _by_trainer(found: Audit) -> list[Drawn]:
+    """A table for each trainer: a line for each check, with its verdict."""
+    places = list(dict.fromkeys(one.check.where for one in found.judged))
+    tables = []
+    for place in places:
+        mine = [one for one in found.judged if one.check.where == place]
+        checks = [one.check for one in mine]
+        names = [f"{check.quantity}, {check.part}" if check.part else check.quantity for check in checks]
+        columns = [
+            Column("as run", names),
+            Column("claimed", [_number(check.claimed * check.unit) for check in checks]),
+            Column("seen", [_number(check.evidence.value * check.unit) for check in checks]),
+            Column("limits", [_limits(one) for one in mine]),
+            Column("verdict", [one.verdict for one in mine]),
+        ]
+        last = _level(found) if place == places[-1] else ""
+        red = [number for number, one in enumerate(mine) if one.rejected]
+        tables.append(Table(columns, title=f"{_title(found)}: {place}").terminal(caption=last, wrap=True, red=red))
+    return tables
+
+
+def _title(found: Audit) -> str:
+    return f"{found.name}: the mechanism as run" + (f", with the bug {found.planted} planted" if found.planted else "")
+
+
+def _level(found: Audit) -> str:
+    return f"a true claim is rejected, by any of the checks, with probability at most {found.false_alarm:.2g}"
+
+
+def _limits(one: Judged) -> str:
+    """The limits of what was measured, or what it is held against: every number says one of the two."""
+    return one.against or f"{one.low * one.check.unit:.3g}–{one.high * one.check.unit:.3g}"
+
+
+def _cell(one: Judged) -> str:
+    value = _number(one.check.evidence.value * one.check.unit)
+    return "\n".join(line for line in (value, _limits(one), "rejected" * one.rejected) if line)
+
+
+def _number(value: float) -> str:
+    """Four digits; what is rounding is nothing.
+
+    >>> _number(0.99731), _number(9e-7)
+    ('0.9973', '0')
+    """
+    return "0" if abs(value) < NOTHING else f"{value:.4g}"
+
+
+def repeated_show(found: Repeated) -> Drawn:
+    """A row for each check that ever rejected."""
+    first, reasons = found.audits[0], found.reasons.most_common()
+    planted = f" with the bug {first.planted} planted" if first.planted else ""
+    columns = [Column(name, [key[place] for key, _ in reasons]) for place, name in enumerate(("where", "what", "in"))]
+    columns.append(Column("rejected in", [count for _, count in reasons], COUNT))
+    return Table(columns, title=f"{first.name}: {len(found.audits)} audits{planted}").terminal()
+
+
+def of_run(found: RunAudit) -> Drawn:
+    """A row for each group of clients that were charged alike: promised, shown and measured stand side by side."""
+    who, groups = "record" if found.unit == "record" else "client", found.groups
+    title = f"{found.name}: epsilon by {who} at delta = {found.delta:g}, for clients charged alike"
+    level = f"{found.against}\nshown and measured: 95 % over all rows"
+    if found.place is not None:
+        level += f" and all runs of the ledger, of which this is number {found.place}"
+    columns = [
+        Column("clients", [str(group.clients) for group in groups]),
+        Column("canaries", [group.canaries for group in groups], COUNT),
+        Column("promised", [f"≤ {shown(group.promised)}" for group in groups]),
+        Column("shown, no\nassumption", [f"≥ {at_least(group.no_assumption)}" for group in groups]),
+        Column("shown,\nfamily", [f"≥ {at_least(group.within_family)}" for group in groups]),
+        Column("measured\nas run", [f"{group.measured.epsilon:.3g}" for group in groups]),
+        Column("measured\nat least", [at_least(group.measured.low) for group in groups]),
+    ]
+    red = [number for number, group in enumerate(groups) if group.rejected]
+    return Table(columns, title=title).terminal(caption=level, red=red)

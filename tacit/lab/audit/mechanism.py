@@ -1,31 +1,30 @@
-"""`tacit audit EXPERIMENT`: noise, clip, rate and divisor as run, for each trainer, without training to the end."""
+"""`tacit audit EXPERIMENT`: noise, clip, rate and divisor as run, for each trainer, without training to the end; and
+with many seeds, how often clean code is accused or a planted bug is found."""
 
-from collections.abc import Container, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from tacit.algorithms.central_dp import CentralDP
+from scipy import stats
+
 from tacit.algorithms.encrypted import Encrypted
-from tacit.algorithms.local_dp import LocalDP
 from tacit.check import one_of
 from tacit.digest import mark
 from tacit.engine.assemble import Parts, build
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.experiment.privacy import Unprotected
-from tacit.lab.audit import kinds
-from tacit.lab.audit.evidence import LEVEL, Audit, Check, confirmed, judge, unsure
-from tacit.lab.audit.plants import plant_of, refuse
+from tacit.lab.audit.evidence import LEVEL, Audit, Check, Rate, confirmed, judge, unsure
+from tacit.lab.audit.kinds import KINDS
+from tacit.lab.audit.plants import plant_of
 from tacit.lab.audit.probes import Prepare, probes_of
 from tacit.lab.audit.trainers import TRAINERS, slow_key
 from tacit.privacy.plan import kind_of
 
-KINDS = {  # what an audit holds at the server, and at the clients
-    LocalDP: (kinds.server_local, kinds.clients_local),
-    CentralDP: (kinds.server_central, kinds.clients_central),
-    Encrypted: (kinds.server_distributed, kinds.clients_distributed),
-}
-
 NOT_SEALED = "server: the sums are not sealed, or it would take too long to seal one"
+DOUBT = 0.01  # how unlikely so many false alarms may be of an auditor that keeps its level
+SURE = 0.025  # of each limit
 
 
 def prepared(experiment: Experiment) -> Parts:
@@ -60,14 +59,14 @@ def audit(
 ) -> Audit:
     """Audits the parts of `prepared`, by all trainers unless some are named; `plant` is a bug of `plants.PLANTS`.
 
-    Guarantee: where every claim holds, one is rejected with probability at most `level` x `verdict.AGAIN`: what fails is measured
+    Guarantee: where every claim holds, one is rejected with probability at most `level` x `evidence.AGAIN`: what fails is measured
     a second time, with other randomness. What is drawn is keyed by the audit's seed, and never as a run's own noise is.
 
     Raises: BadInput for trainers and bugs that there are not, or that this experiment cannot have.
     """
     for name in trainers:
         one_of(TRAINERS, **{"--trainer": name})
-    bug = _bug(plant, parts)
+    bug: Prepare = (lambda parts: parts) if plant is None else plant_of(plant, parts)
     checks, untried = _look(parts, bug, mark("audit", str(seed)), trainers)
     first = final = judge(checks, level=level)
     if unsure(first):
@@ -82,18 +81,14 @@ def _look(
 ) -> tuple[list[Check], list[str]]:
     """Measures everything, or what is at some places, with randomness of its own; and what could not be tried."""
     parts = replace(parts, nonce=nonce)
-
-    def planted(changed: Parts) -> Parts:
-        return bug(replace(changed, nonce=nonce))
-
-    (server, clients), probes = KINDS[type(parts.algorithm)], probes_of(parts)
-    checks: list[Check] = list(server(parts, planted, probes))
+    subject = KINDS[type(parts.algorithm)](parts, lambda changed: bug(replace(changed, nonce=nonce)), probes_of(parts))
+    checks = list(subject.server())
     untried = [NOT_SEALED] if isinstance(parts.algorithm, Encrypted) and not checks else []
     for name in trainers or TRAINERS:
         if places is not None and name not in places:
             continue
         try:
-            checks += clients(name, parts, TRAINERS[name], planted, probes)
+            checks += replace(subject, where=name, making=TRAINERS[name]).clients()
         except TacitError as error:
             if trainers:
                 raise
@@ -101,9 +96,73 @@ def _look(
     return checks, untried
 
 
-def _bug(plant: str | None, parts: Parts) -> Prepare:
-    if plant is None:
-        return lambda parts: parts
-    found = plant_of(plant)
-    refuse(plant, found, parts)
-    return found.prepare
+@dataclass(frozen=True)
+class Repeated:
+    """The audits of one experiment, a seed each."""
+
+    audits: tuple[Audit, ...] = field(repr=False)
+
+    @property
+    def alarms(self) -> int:
+        """How many of them reject a claim."""
+        return sum(one.alarming for one in self.audits)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Of the probability of an alarm, at 95 %."""
+        return Rate(self.alarms, len(self.audits)).limits(SURE)
+
+    @property
+    def reasons(self) -> Counter[tuple[str, str, str]]:
+        """How often each check rejected."""
+        return Counter(one.check.name for run in self.audits for one in run.rejected)
+
+    @property
+    def alarming(self) -> bool:
+        """A planted bug was found; or clean code is accused more often than a true claim may be."""
+        if self.audits[0].planted is not None:
+            return self.alarms > 0
+        return float(stats.binom.sf(self.alarms - 1, len(self.audits), self.audits[0].false_alarm)) < DOUBT
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be tried."""
+        return self.audits[0].notes
+
+    @property
+    def sentence(self) -> str:
+        """How often, and whether that is as it should be."""
+        low, high = self.limits
+        share = f"{self.alarms} of {len(self.audits)} audits (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
+        if self.audits[0].planted is not None:
+            return f"The planted bug was found in {share}."
+        more = "more than" if self.alarming else "no more than"
+        return f"A claim was rejected in {share}: {more} the {100 * self.audits[0].false_alarm:.2f} % that true claims may be."
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for --json."""
+        low, high = self.limits
+        reasons = [
+            dict(zip(("where", "quantity", "part"), key, strict=True)) | {"alarms": n}
+            for key, n in self.reasons.items()
+        ]
+        first = self.audits[0]
+        counts = {"audits": len(self.audits), "alarms": self.alarms, "low": low, "high": high}
+        said = {"sentence": self.sentence, "reasons": reasons}
+        return {"experiment": first.name, "planted": first.planted} | counts | said
+
+
+def repeated(
+    parts: Parts,
+    *,
+    seeds: Sequence[int],
+    plant: str | None = None,
+    trainers: Sequence[str] = (),
+    observe: Callable[[int], object] = lambda done: None,
+) -> Repeated:
+    """Audits with every seed. Raises as `audit`."""
+    found: list[Audit] = []
+    for seed in seeds:
+        found.append(audit(parts, seed=seed, plant=plant, trainers=trainers))
+        observe(len(found))
+    return Repeated(tuple(found))

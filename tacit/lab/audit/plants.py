@@ -25,15 +25,17 @@ from tacit.random import Stream, keyed
 from tacit.training.dp_sgd import DpSgd
 from tacit.types import Bounded, Private, Shared
 
-# Mechanisms and grids that do something else than they are priced for. Each holds a real one, and is it in all but one
-# thing.
-
+TRAINERS = ("one by one", "side by side", "stacked", "site")  # the names that an audit is given
+PLANTS = ("noise=0.95", "reuse", "clip", "layer", "sampling", "divisor", "weights", "share")
 STUCK = b"the noise of a planted bug"
+
+Noised = tuple[NoiseState, Any]
+Vector = torch.Tensor
 
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A real mechanism or grid; what is not said below is its own."""
+    """A real mechanism or grid; what is not said below is its own, and so is its price. With another clip it has the same bug."""
 
     own: Any
 
@@ -41,64 +43,51 @@ class Wrapped:
         return getattr(self.own, name)
 
     def at(self, clip: float) -> "Wrapped":
-        """With another clip it has the same bug."""
         return replace(self, own=self.own.at(clip))
 
     def event(self) -> Any:
-        """The price of the real one."""
         return self.own.event()
 
 
-def _before(bounded: Any) -> torch.Tensor:
-    return torch.from_numpy(bounded.values) if isinstance(bounded, Quantised) else bounded.vector
-
-
-def _as(noised: Any, vector: torch.Tensor) -> Any:
-    if isinstance(noised, Shared):
-        return Shared(vector.round().to(noised.vector.dtype))
-    return Private(vector.to(noised.vector.dtype), noised.noise_std)
-
-
 @dataclass(frozen=True)
-class Less(Wrapped):
-    """Noise times a factor."""
+class Changed(Wrapped):
+    """What it noises is changed, by what it was before and after."""
 
-    factor: float
+    change: Callable[[Vector, Vector], Vector]
 
-    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
-        """The noise, times the factor."""
+    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> Noised:
         state, noised = self.own.noise(state, stream, bounded)
-        before = _before(bounded).double()
-        return state, _as(noised, before + self.factor * (noised.vector.double() - before))
+        before = torch.from_numpy(bounded.values) if isinstance(bounded, Quantised) else bounded.vector
+        vector = self.change(before.double(), noised.vector.double())
+        if isinstance(noised, Shared):
+            return state, Shared(vector.round().to(noised.vector.dtype))
+        return state, Private(vector.to(noised.vector.dtype), noised.noise_std)
 
 
-@dataclass(frozen=True)
-class Bare(Wrapped):
-    """No noise in one place."""
+def _less(factor: float) -> Callable[[Vector, Vector], Vector]:
+    return lambda before, noised: before + factor * (noised - before)
 
-    place: slice
 
-    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
-        """The noise, but for one place."""
-        state, noised = self.own.noise(state, stream, bounded)
-        vector = noised.vector.clone()
-        vector[self.place] = _before(bounded)[self.place].to(vector.dtype)
-        return state, _as(noised, vector)
+def _bare(place: slice) -> Callable[[Vector, Vector], Vector]:
+    def change(before: Vector, noised: Vector) -> Vector:
+        vector = noised.clone()
+        vector[place] = before[place]
+        return vector
+
+    return change
 
 
 @dataclass(frozen=True)
 class Again(Wrapped):
-    """The same noise in every round; within a round the steps differ."""
+    """The same noise in every round, keyed by the step alone; within a round the steps differ."""
 
     calls: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
 
     def init(self) -> NoiseState:
-        """Counts the steps of a round anew."""
         self.calls[0] = 0
         return self.own.init()
 
-    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
-        """Noise that is keyed by the step alone."""
+    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> Noised:
         self.calls[0] += 1
         return self.own.noise(state, keyed(STUCK)(repr(self.own), self.calls[0]), bounded)
 
@@ -108,15 +97,13 @@ class Again(Wrapped):
 
 @dataclass(frozen=True)
 class Everybody(Wrapped):
-    """No sampling."""
+    """No sampling, nor any turns: all of them, whoever was drawn."""
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
-        """All of them, whoever was drawn."""
         state, _ = self.own.sample(state, stream, size)
         return state, np.arange(size)
 
     def turn(self, round: int) -> list[int]:
-        """Nor any turns."""
         return list(range(len(self.own.groups)))
 
 
@@ -127,15 +114,12 @@ class ByBatch(Wrapped):
     seen: list[float] = field(default_factory=lambda: [1.0], compare=False, repr=False)
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
-        """What is drawn, and how many there were."""
         state, drawn = self.own.sample(state, stream, size)
         self.seen[0] = self.own.sampling_rate * size / max(1, len(drawn))
         return state, drawn
 
-    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
-        """What is noised, scaled by that."""
-        state, noised = self.own.noise(state, stream, bounded)
-        return state, _as(noised, noised.vector * self.seen[0])
+    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> Noised:
+        return Changed(self.own, lambda before, noised: noised * self.seen[0]).noise(state, stream, bounded)
 
 
 @dataclass(frozen=True)
@@ -149,14 +133,12 @@ class ByAnswers(Wrapped):
         return ByAnswers(self.own.at(clip), self.expected)
 
     def bound(self, update: torch.Tensor) -> Bounded:
-        """Bounds, and counts."""
         self.seen[0] += 1
         return self.own.bound(update)
 
-    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> tuple[NoiseState, Any]:
-        """What is noised, scaled by the count."""
-        state, noised = self.own.noise(state, stream, bounded)
-        return state, _as(noised, noised.vector * (self.expected / max(1, self.seen[0])))
+    def noise(self, state: NoiseState, stream: Stream, bounded: Any) -> Noised:
+        scale = self.expected / max(1, self.seen[0])
+        return Changed(self.own, lambda before, noised: noised * scale).noise(state, stream, bounded)
 
 
 @dataclass(frozen=True)
@@ -169,11 +151,9 @@ class Twice(Wrapped):
         return 2 * self.own.clip
 
     def bound(self, update: torch.Tensor) -> Bounded:
-        """Within 2C, said to be within C."""
         return Bounded(self.own.at(2 * self.own.clip).bound(update).vector, self.own.clip)
 
-    def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Any]:
-        """Noise for C."""
+    def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> Noised:
         sensitivity = getattr(self.own, "sensitivity", self.own.clip)
         return self.own.noise(state, stream, Bounded(bounded.vector, sensitivity))
 
@@ -186,7 +166,6 @@ class Longer(Wrapped):
     """A grid that clips to 2C."""
 
     def quantise(self, vector: np.ndarray, **rest: Any) -> Quantised:
-        """Twice as long as the grid would let it be."""
         made = self.own.quantise(np.asarray(vector) / 2, **rest)
         return replace(made, values=made.values * 2)
 
@@ -196,43 +175,11 @@ class Weighing(Wrapped):
     """A grid that weighs after it has bounded, by whatever weight."""
 
     def quantise(self, vector: np.ndarray, *, weight: float, **rest: Any) -> Quantised:
-        """Bounded first, and weighed then."""
         made = self.own.quantise(vector, weight=1.0, **rest)
         return replace(made, values=np.rint(made.values * weight).astype(np.int64))
 
 
-# The names that an audit is given: trainers and bugs. What they stand for is in `trainers` and `plants`: nothing is
-# loaded.
-
-TRAINERS = ("one by one", "side by side", "stacked", "site")
-PLANTS = ("noise=0.95", "reuse", "clip", "layer", "sampling", "divisor", "weights", "share")
-
-
-def noise_factor(plant: str) -> float | None:
-    """The factor of `noise=F`, below 1; None for a bug without one. Raises BadInput for a name that there is not.
-
-    >>> noise_factor("noise=0.5"), noise_factor("clip")
-    (0.5, None)
-    """
-    word, _, factor = plant.partition("=")
-    if word == "noise" and factor:
-        try:
-            number = float(factor)
-        except ValueError:
-            raise BadInput(
-                f"Expected --plant noise=F with a factor below 1, as in noise=0.95; got {plant!r}."
-            ) from None
-        if not 0 <= number < 1:
-            raise BadInput(f"Expected --plant noise=F with a factor of at least 0 and below 1, got {number:g}.")
-        return number
-    check.one_of(PLANTS, **{"--plant": plant})
-    return None
-
-
-Wrap = Callable[..., object]
-
-
-def wrapped(wrap: Wrap, parts: Parts) -> Parts:
+def wrapped(wrap: Callable[..., object], parts: Parts) -> Parts:
     """The parts with every mechanism wrapped: each client's, the server's, or each group's share."""
     algorithm = parts.algorithm
     if isinstance(algorithm, LocalDP):
@@ -249,22 +196,12 @@ def wrapped(wrap: Wrap, parts: Parts) -> Parts:
 
 def noise(factor: float, parts: Parts) -> Parts:
     """Noise times a factor, at the whole price."""
-    return wrapped(partial(Less, factor=factor), parts)
-
-
-def reuse(parts: Parts) -> Parts:
-    """Every round has the same noise."""
-    return wrapped(Again, parts)
+    return wrapped(partial(Changed, change=_less(factor)), parts)
 
 
 def layer(parts: Parts) -> Parts:
     """The last layer carries no noise."""
-    return wrapped(partial(Bare, place=layers_of(parts.model)[-1].place), parts)
-
-
-def sampling(parts: Parts) -> Parts:
-    """Everybody is in every step, at the price of a sample."""
-    return wrapped(Everybody, parts)
+    return wrapped(partial(Changed, change=_bare(layers_of(parts.model)[-1].place)), parts)
 
 
 def divisor(parts: Parts) -> Parts:
@@ -301,11 +238,8 @@ def share(parts: Parts) -> Parts:
     """The largest client adds no share of the noise."""
     algorithm = cast(Encrypted, parts.algorithm)  # by `refuse`
     name = parts.population.names[int(parts.population.sizes.argmax())]
-    group = algorithm.groups[name]
-    bare = Bare(group.noise, slice(None))
-    return replace(
-        parts, algorithm=replace(algorithm, groups=dict(algorithm.groups) | {name: replace(group, noise=bare)})
-    )
+    bare = replace(algorithm.groups[name], noise=Changed(algorithm.groups[name].noise, _bare(slice(None))))
+    return replace(parts, algorithm=replace(algorithm, groups=dict(algorithm.groups) | {name: bare}))
 
 
 @dataclass(frozen=True)
@@ -313,32 +247,44 @@ class Plant:
     """A bug: what it is, and the algorithms that can have it."""
 
     prepare: Prepare
-    kinds: tuple[type, ...]
+    kinds: tuple[type, ...] = (LocalDP, CentralDP, Encrypted)
 
 
-ALL = (LocalDP, CentralDP, Encrypted)
-PLANTS_PLANTS: dict[str, Plant] = {
-    "noise=0.95": Plant(partial(noise, 0.95), ALL),
-    "reuse": Plant(reuse, ALL),
-    "clip": Plant(clip, ALL),
-    "layer": Plant(layer, ALL),
-    "sampling": Plant(sampling, (LocalDP, CentralDP)),
+PLANTED: dict[str, Plant] = {
+    "noise=0.95": Plant(partial(noise, 0.95)),
+    "reuse": Plant(partial(wrapped, Again)),  # every round has the same noise
+    "clip": Plant(clip),
+    "layer": Plant(layer),
+    "sampling": Plant(partial(wrapped, Everybody), (LocalDP, CentralDP)),  # everybody, at the price of a sample
     "divisor": Plant(divisor, (LocalDP, CentralDP)),
     "weights": Plant(weights, (CentralDP, Encrypted)),
     "share": Plant(share, (Encrypted,)),
 }
 
 
-def plant_of(name: str) -> Plant:
-    """The bug of a name; `noise=F` takes any factor below 1. Raises BadInput for a name that there is not."""
-    factor = noise_factor(name)
-    return PLANTS_PLANTS[name] if factor is None else Plant(partial(noise, factor), ALL)
+def noise_factor(plant: str) -> float | None:
+    """The factor of `noise=F`, below 1; None for a bug without one. Raises BadInput for a name that there is not.
+
+    >>> noise_factor("noise=0.5"), noise_factor("clip")
+    (0.5, None)
+    """
+    word, _, factor = plant.partition("=")
+    if word != "noise" or not factor:
+        check.one_of(PLANTS, **{"--plant": plant})
+        return None
+    try:
+        number = float(factor)
+    except ValueError:
+        raise BadInput(f"Expected --plant noise=F with a factor below 1, as in noise=0.95; got {plant!r}.") from None
+    if not 0 <= number < 1:
+        raise BadInput(f"Expected --plant noise=F with a factor of at least 0 and below 1, got {number:g}.")
+    return number
 
 
-def refuse(name: str, plant: Plant, parts: Parts) -> None:
-    """Raises BadInput for a bug that this experiment cannot have."""
-    algorithm = parts.algorithm
-    why = None
+def plant_of(name: str, parts: Parts) -> Prepare:
+    """The bug of a name; `noise=F` takes any factor below 1. Raises BadInput for a bug that this experiment cannot have."""
+    factor, algorithm, why = noise_factor(name), parts.algorithm, ""
+    plant = PLANTED[name] if factor is None else Plant(partial(noise, factor))
     if not isinstance(algorithm, plant.kinds):
         why = "this kind of privacy has no such part"
     elif name in ("sampling", "divisor") and not _sampled(parts):
@@ -349,12 +295,11 @@ def refuse(name: str, plant: Plant, parts: Parts) -> None:
         why = "its grid is rotated, so that every number holds something of every layer"
     if why:
         raise BadInput(f"--plant {name} does not apply to this experiment: {why}.")
+    return plant.prepare
 
 
 def _sampled(parts: Parts) -> bool:
     algorithm = parts.algorithm
     if isinstance(algorithm, CentralDP):
         return parts.plan.sampler.rate < 1  # type: ignore[attr-defined]
-    if isinstance(algorithm, LocalDP):
-        return algorithm.mechanism(parts.population[0]).sampling_rate < 1
-    return False
+    return isinstance(algorithm, LocalDP) and algorithm.mechanism(parts.population[0]).sampling_rate < 1

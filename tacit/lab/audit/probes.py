@@ -1,4 +1,4 @@
-"""Rows and losses whose answer is known, in the place of clients' own: everything else of a run stays as it is.
+"""Rows and losses whose answer is known, in the place of clients' own, and what a price claims; everything else of a run stays.
 
 A client keeps its number of records; all of them become one row. Half of them (`muted`) can be made to have no gradient, by their
 target. The loss is the experiment's own times a factor: 0, so that what is released is noise alone; so small that nothing is
@@ -46,13 +46,14 @@ class Probe:
 
     def __call__(self, parts: Parts) -> Parts:
         """The parts with these rows and losses."""
-        losses = partial(scaled, parts.losses, self.factor, self.muted)
+        losses = partial(_scaled, parts.losses, self.factor, self.muted)
         changed = replace(parts, losses=losses, population=self._rows(parts))
         if not self.paired:
             return changed
         algorithm: Any = parts.algorithm
         if isinstance(algorithm, LocalDP) and isinstance(algorithm.local, DpSgd):
-            algorithm = replace(algorithm, mechanism=partial(one_step, algorithm.mechanism))
+            own: Callable[[Any], Any] = algorithm.mechanism
+            algorithm = replace(algorithm, mechanism=lambda client: replace(own(client), steps=1))
         run = parts.experiment.run.model_copy(update={"randomness": "seeded"})
         return replace(changed, algorithm=algorithm, experiment=parts.experiment.model_copy(update={"run": run}))
 
@@ -70,20 +71,14 @@ class Probe:
         return population
 
 
-def scaled(
+def _scaled(
     losses: Losses, factor: float, muted: torch.Tensor | None, outputs: torch.Tensor, targets: torch.Tensor
 ) -> torch.Tensor:
-    """The losses times a factor, and zero for a muted target."""
     found = losses(outputs, targets) * factor
     if muted is None:
         return found
     same = (targets == muted.to(targets.device)).reshape(len(targets), -1).all(1)
     return found * (~same).to(found.dtype)
-
-
-def one_step(own: Callable[..., Any], client: Any) -> Any:
-    """The client's mechanism with one step of its own noise, sampling and clip."""
-    return replace(own(client), steps=1)
 
 
 @dataclass(frozen=True)
@@ -125,7 +120,7 @@ class Probes:
 
     def at(self, parts: Parts, start: torch.Tensor) -> "Probes":
         """The same from other parameters."""
-        return replace(self, start=start, gradient=gradient_of(parts, self.x, self.y, start))
+        return replace(self, start=start, gradient=_gradient(parts, self.x, self.y, start))
 
     def longer(self) -> list[Probe]:
         """Longer and longer whole updates: one is beyond the clip and within float32, which too long a one leaves."""
@@ -133,30 +128,25 @@ class Probes:
 
     def giants(self) -> list[Probe]:
         """Every record tries to add as much as it can: the row, and one of zeros, whose gradient is in other layers."""
-        zeros = torch.zeros_like(self.x)
-        return [Probe(self.x, self.y, GIANT), Probe(zeros, self.y, GIANT)]
+        return [Probe(x, self.y, GIANT) for x in (self.x, torch.zeros_like(self.x))]
 
 
 def probes_of(parts: Parts) -> Probes:
     """The probes of an experiment: its first row, unless rows are shown in several views; then zeros, which all views of are."""
-    x, y, start = parts.population.x[0].cpu(), parts.population.y[0].cpu(), torch.zeros_like(parts.params)
+    x, y = parts.population.x[0].cpu(), parts.population.y[0].cpu()
     if getattr(getattr(parts.algorithm, "local", None), "views", None) is not None:
         x = torch.zeros_like(x)
     targets = parts.population.y.reshape(len(parts.population.y), -1).cpu()
     differ = (targets != targets[0]).any(1).nonzero()
     other = parts.population.y[int(differ[0])].cpu() if len(differ) else None
-    clip, gradient = float(parts.plan.training_clip or 1.0), gradient_of(parts, x, y, start)
-    if not gradient.any():
-        start = parts.params
-        gradient = gradient_of(parts, x, y, start)
-    if not gradient.any():
-        raise BadInput(
-            "The model has no gradient for the first record, so that nothing can be told from what it releases."
-        )
-    return Probes(x, y, other, start, gradient, clip)
+    for start in (torch.zeros_like(parts.params), parts.params):
+        gradient = _gradient(parts, x, y, start)
+        if gradient.any():
+            return Probes(x, y, other, start, gradient, float(parts.plan.training_clip or 1.0))
+    raise BadInput("The model has no gradient for the first record, so that nothing can be told from what it releases.")
 
 
-def gradient_of(parts: Parts, x: torch.Tensor, y: torch.Tensor, start: torch.Tensor) -> np.ndarray:
+def _gradient(parts: Parts, x: torch.Tensor, y: torch.Tensor, start: torch.Tensor) -> np.ndarray:
     """One record's gradient, by the slow twin of clipping, without a clip."""
     before, device = parts.theta.clone(), parts.theta.device
     parts.theta.copy_(start)
@@ -165,9 +155,6 @@ def gradient_of(parts: Parts, x: torch.Tensor, y: torch.Tensor, start: torch.Ten
     finally:
         parts.theta.copy_(before)
     return found.double().cpu().numpy()
-
-
-# What is claimed: the noise, the rate and the number of releases, read off the price that a ledger charges for a round.
 
 
 @dataclass(frozen=True)
@@ -180,11 +167,11 @@ class Claim:
     fixed: bool = False  # cohorts of a fixed number: the relation is replace one, the sensitivity twice the clip
 
 
-def read(event: DpEvent | None) -> Claim:
-    """The claim that an event makes. Raises BadInput for what no audit here knows how to measure.
+def claim_of(event: DpEvent | None) -> Claim:
+    """The claim of the price that a ledger charges for a round. Raises BadInput for what no audit here knows how to measure.
 
     >>> from tacit.privacy.local.mechanism import SampledGaussian
-    >>> read(SampledGaussian(1.5, clip=0.5, sampling_rate=0.1, steps=3).event())
+    >>> claim_of(SampledGaussian(1.5, clip=0.5, sampling_rate=0.1, steps=3).event())
     Claim(noise_multiplier=1.5, rate=0.1, steps=3, fixed=False)
     """
     steps, rate, fixed = 1, 1.0, False

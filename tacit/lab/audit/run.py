@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -20,24 +21,27 @@ from tacit.engine.run_files import AUDIT, RunFiles, read
 from tacit.errors import BadData, BadInput
 from tacit.lab.audit import estimate
 from tacit.lab.audit.estimate import Charged, Parts, Traces, charged_for, measured, share, shown
-from tacit.lab.audit.found import Group, Layer, RunAudit, above, pictures
+from tacit.lab.audit.found import Alike, Layer, RunAudit, above, pictures
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.sql import EVERYBODY
 from tacit.privacy.local.kind import promised
 from tacit.privacy.plan import kind_of
 
-# How often the canaries of a run were looked at, by the pool of runs that they were taken together with: `looks.json`.
-
-LOOKS = "looks.json"
+LOOKS = "looks.json"  # how often the canaries of a run were looked at, by the pool of runs that they were taken together with
 POOLED = "audit-pooled.json"  # what several runs show together
 LOOKED = "looked"  # in an audit: all looks until then
 MOST_TEXT, MOST_LOOKS = 1 << 26, 10**6
+LEVEL = 0.05
+MOST_SHOWN = 6  # groups whose pictures are kept
+FAINT = "So few canaries could hardly have shown a fault: the lower limit stays below half of what is promised."
+USUAL, USUAL_OF_SITE = 1000, 500  # canaries, where nothing is known but that there were none
+ROUND = re.compile(r"round-([0-9]{5,9})\.npz")
 
 
 def looks_at(folders: Sequence[Path], pool: str) -> tuple[int, int]:
     """Which look at this pool of runs it is, and at how many other pools with one of them somebody had looked before the first."""
     known = [known_in(folder) for folder in folders]
-    others = {name for one in known for name in _before(one, pool)}
+    others = {name for one in known for name in takewhile(lambda name: name != pool, one)}
     return 1 + max(one.get(pool, 0) for one in known), len(others)
 
 
@@ -60,11 +64,6 @@ def known_in(folder: Path) -> dict[str, int]:
     return found
 
 
-def _before(known: Mapping[str, int], pool: str) -> list[str]:
-    names = list(known)
-    return names[: names.index(pool)] if pool in known else names
-
-
 def _read(file: Path) -> dict[str, object]:
     try:
         return _table(json.loads(file.read_text("utf-8")[:MOST_TEXT]))
@@ -74,12 +73,6 @@ def _read(file: Path) -> dict[str, object]:
 
 def _table(found: object) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
-
-
-LEVEL = 0.05
-MOST_SHOWN = 6  # groups whose pictures are kept
-FAINT = "So few canaries could hardly have shown a fault: the lower limit stays below half of what is promised."
-USUAL = 1000  # canaries, where nothing is known but that there were none
 
 
 @dataclass(frozen=True)
@@ -98,6 +91,7 @@ class Seen:
     against: str  # the adversary and the change that its epsilon is for
     layers: Sequence[Layer] = ()
 
+    @property
     def groups(self) -> dict[Charged, list[str]]:
         """The clients that were charged alike."""
         return grouped(self.paid)
@@ -135,12 +129,12 @@ def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
 
 def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
     """Holds what was seen of canaries against what was paid, group by group, and counts the look. Raises BadInput."""
-    first, groups = runs[0], runs[0].groups()
+    first, groups = runs[0], runs[0].groups
     pool = mark(*sorted(run.canaries.commitment for run in runs))
     if len({run.canaries.commitment for run in runs}) < len(runs):
         raise BadInput("Two of these folders hold the same canaries, which are evidence once: name each run once.")
     for other in runs[1:]:
-        if set(other.groups()) != set(groups):
+        if set(other.groups) != set(groups):
             raise BadInput(
                 f"{first.folder} and {other.folder} promise different things, which are never pooled: audit each by itself."
             )
@@ -149,7 +143,7 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
     level *= own / max(1, len(groups))
     found, shows = [], []
     for charged in sorted(groups, key=lambda charged: charged.epsilon()):
-        members = [(run, run.groups()[charged]) for run in runs]
+        members = [(run, run.groups[charged]) for run in runs]
         seen = [one for run, clients in members if (one := run.traces(clients)) is not None]
         if not seen:
             continue
@@ -162,26 +156,28 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
         plain, family = shown(traces, charged, level=level)
         as_run = measured(traces, charged, level=level, parts=_parts(first, places, owners))
         clients = sum(len(run.names if EVERYBODY in clients else clients) for run, clients in members)
-        found.append(Group(clients, len(traces.coins), charged.epsilon(), plain, family, as_run))
+        found.append(Alike(clients, len(traces.coins), charged.epsilon(), plain, family, as_run))
         if len(shows) < MOST_SHOWN:
             shows.append(pictures(traces, charged, places, first.layers, level=level))
     if not found:
         raise BadInput(f"{first.folder} has no round in which a canary could be seen: audit a run of some rounds.")
-    delta = next(iter(groups)).delta
     faint = not any(estimate.tells(group.measured.low, group.promised) for group in found)
-    notes = tuple(
-        note
-        for note in (
-            above(found),
-            f"{FAINT} {estimate.more(first.canaries.most, _fullest(runs), level=level)}"
-            if faint and not any(group.rejected for group in found)
-            else "",
-        )
-        if note
-    )
-    place = first.place if len(runs) == 1 else None
+    notes = [above(found)]
+    if faint and not any(group.rejected for group in found):
+        notes.append(f"{FAINT} {estimate.more(first.canaries.most, _fullest(runs), level=level)}")
     audit = RunAudit(
-        first.name, tuple(found), looks, place, own, delta, first.unit, notes, len(runs), first.against, earlier, faint
+        first.name,
+        tuple(found),
+        looks,
+        first.place if len(runs) == 1 else None,
+        own,
+        next(iter(groups)).delta,
+        first.unit,
+        tuple(note for note in notes if note),
+        len(runs),
+        first.against,
+        earlier,
+        faint,
     )
     for run in runs:
         file, looked = AUDIT if len(runs) == 1 else POOLED, count_look(run.folder, pool)
@@ -193,7 +189,7 @@ def _fullest(runs: Sequence[Seen]) -> dict[Charged, int]:
     """How many canaries each group would have with as many in every run as fit."""
     canaries = runs[0].canaries
     everybody = 1 if canaries.only is not None else canaries.clients
-    return {charged: len(runs) * shared_out(canaries.most, c, everybody) for charged, c in runs[0].groups().items()}
+    return {charged: len(runs) * shared_out(canaries.most, c, everybody) for charged, c in runs[0].groups.items()}
 
 
 def shared_out(canaries: int, clients: Sequence[str], everybody: int) -> int:
@@ -260,7 +256,7 @@ def _first(run: RunFiles) -> str:
     paid, _ = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
     alike = (
         grouped(paid) if run.summary is not None else {}
-    )  # of a run that goes on nobody knows how many rounds it will have
+    )  # of one that goes on nobody knows how many rounds it will have
     groups = {charged: shared_out(most, clients, everybody) for charged, clients in alike.items()}
     return estimate.first(most, groups, usual=USUAL, how=how, level=LEVEL / max(1, len(groups)))
 
@@ -296,22 +292,15 @@ def charges(ledger: Path, run: str, *, delta: float, accountant: str) -> tuple[d
 
 # `tacit audit SITE`: what became of the canaries that a site planted in what it released, held against its own ledger.
 
-ROUND = re.compile(r"round-([0-9]{5,9})\.npz")
-
-
-USUAL_OF_SITE = 500  # canaries
-
 
 def _first_of_site(site: Path) -> str:
     """How a site can be audited that never planted canaries, by the last run it agreed to."""
     how, names = "Set canaries = {} in its site.toml before a run", layout.runs(site)
     newest = max(names, key=lambda name: (layout.run_folder(site, name) / layout.AGREEMENT).stat().st_mtime, default="")
     last = agreement.read(site, newest) if newest else None
-    if last is None:
+    if last is None or not last.terms.event:  # there is none, or it promised nothing
         return estimate.first(USUAL_OF_SITE, {}, usual=USUAL_OF_SITE, how=how, level=LEVEL)
     privacy, terms = read_experiment(last.experiment).privacy, last.terms
-    if not terms.event:  # it promised nothing
-        return estimate.first(USUAL_OF_SITE, {}, usual=USUAL_OF_SITE, how=how, level=LEVEL)
     most, level = terms.parameters, LEVEL * share([(str(site), len(names) + 1)])  # that of the next run
     charged = charged_for(terms.event, terms.rounds, delta=privacy.run_delta, accountant=privacy.accountant)
     return estimate.first(most, {charged: most}, usual=USUAL_OF_SITE, how=how, level=level)

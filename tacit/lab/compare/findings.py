@@ -20,12 +20,13 @@ from tacit.engine.malicious import BADGE
 from tacit.errors import BadInput
 from tacit.lab.compare.grid import Cell
 from tacit.lab.compare.results import ANYTHING, Estimate, estimate
-from tacit.table import for_json
+from tacit.table import Column, Kind, Table, for_json
 
 AUC = "AUC"
 FOLDER = "attacks"  # of a comparison: its findings are in attacks/<cell>/seed-<n>
 NAMED = re.compile(r"attack-[A-Za-z0-9_-]+(\.[A-Za-z_][\w-]*)*\.json")  # attack-NAME.1.json was set aside
 MOST_SIDE = 1024  # pixels of a picture
+VALUE = Kind("{:.3g}".format)
 
 
 def _finite(value: Any) -> Any:
@@ -132,6 +133,23 @@ class Finding:
             if (one.name, one.of) == (name, of):
                 return one
         raise BadInput(f"This finding has no {name!r} of {of!r}.")
+
+    def table(self) -> Table:
+        """A row for each number, and what is to be known about them."""
+        ends = [one.low is not None and one.high is not None for one in self.estimates]
+        spans = [
+            f"{one.low:.3g} to {one.high:.3g}" if known else "" for one, known in zip(self.estimates, ends, strict=True)
+        ]
+        columns = [
+            Column("of", [one.of for one in self.estimates], key="of"),
+            Column("number", [one.name for one in self.estimates], key="number"),
+            Column("value", [one.value for one in self.estimates], VALUE, "value"),
+            Column("95 % interval", spans, VALUE),
+            Column("", [one.low for one in self.estimates], VALUE, "low"),
+            Column("", [one.high for one in self.estimates], VALUE, "high"),
+        ]
+        notes = (*self.notes, f"These numbers are {self.badge}: they were measured on real members of a simulation.")
+        return Table(columns, notes, f"{self.attack} on {self.experiment}: {self.attacked}")
 
     def record(self) -> dict[str, Any]:
         """The finding as plain values for JSON."""

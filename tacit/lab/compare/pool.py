@@ -137,8 +137,9 @@ class _Worker:
 
 def _start(errors: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process in a session of its own, with pipes for tasks and events."""
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors, "env": environment}
-    return subprocess.Popen([sys.executable, "-P", "-m", "tacit.lab.worker"], start_new_session=True, **pipes)
+    command = [sys.executable, "-P", "-m", "tacit.lab.worker"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
+    return subprocess.Popen[bytes](command, start_new_session=True, env=environment, **pipes)
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

@@ -1,7 +1,8 @@
-"""A search's folder: `base.toml` and `tune.toml` (what was asked), `search.json` (its name in the ledger), the ledger, and `best`.
+"""A search on disk: `base.toml` and `tune.toml` (what was asked), `search.json` (its name in the ledger), the ledger, and `best`.
 
 `best` is the whole result, and all that is published: settings, model, how rows are read, score and promise. While a search goes on
-there is `secret` (tacit/lab/tuning/folder.py); where all runs are seen, they stay in `runs`."""
+there is `secret`, which nobody may see: how many runs there are, what each picks, and the runs that lose. Where all runs are seen,
+they stay in `runs`. Of copies of a folder, and of older ones that were put back, one alone has each start in the ledger."""
 
 import json
 import math
@@ -12,9 +13,7 @@ import tomllib
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from dataclasses import replace as dataclasses_replace
-from decimal import ROUND_CEILING, Context
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,26 @@ from tacit.crypto import keys
 from tacit.data import encoder
 from tacit.digest import mark
 from tacit.engine.assemble import Parts
-from tacit.engine.release import package
 from tacit.engine.run_folder import SEARCH, Folder
-from tacit.errors import BadInput, BudgetExhausted, KeyRefused, LedgerError, RunExists
-from tacit.experiment import Experiment
+from tacit.errors import BadInput, KeyRefused, LedgerError, RunExists
 from tacit.experiment.file import dumps
-from tacit.lab.tuning.price import Priced, hidden, unsaid
 from tacit.privacy.accounting.selected import Repetitions
-from tacit.privacy.guarantee import shown
-from tacit.privacy.ledger.filter import ROUNDING, Spent, most_releases
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.reader import NOTHING, Before, noted, read_before
-from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.ledger.reader import Before
 
 ASKED, BASE, BEST, RUNS, SUMMARY = "tune.toml", "base.toml", "best", "runs", "summary.json"
 BEGUN = "begun.json"  # of runs that are seen: those that may have released something
+HELD = (ASKED, "compare.toml", "experiment.toml")  # of a folder that is in use
 PUBLISHED = ("experiment.toml", "model.safetensors", encoder.NAME)  # of the best run, as they are
+NAME, STATE, README = "secret", "state.json", "README"
+KEY_BYTES = 32
+NAMED = 16  # characters of a folder's name
+WARNING = """This folder is private: it holds runs that may lose, and how many there are. The promise of the search is about whoever
+sees none of it. It is deleted when the search ends; do not copy, show or back it up. Deleted files may stay on a disk until
+they are overwritten.
+"""
+FOUND = "search"  # under which name the ledger knows what was found
+NO_MODEL = "nothing was found"
 
 
 def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
@@ -47,25 +50,10 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
         raise BadInput("--resume goes on with a search and --force starts a new one: use one of them.")
     if resume and not (path / ASKED).exists():
         raise BadInput(f"There is no search to resume in {path}.")
-    if _taken(path) and not resume and not force:
+    if any((path / name).exists() for name in HELD) and not resume and not force:
         raise RunExists(
             f"{path} is in use: go on with a search by --resume, set it aside by --force, or choose another --out."
         )
-
-
-def take(path: Path, *, force: bool) -> int:
-    """Makes the folder, sets an earlier one aside if told to, and locks it."""
-    if force and _taken(path):
-        store.set_aside(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be made a folder ({error.strerror}): choose another --out.") from None
-    return store.lock_folder(path)
-
-
-def _taken(path: Path) -> bool:
-    return any((path / name).exists() for name in (ASKED, "compare.toml", "experiment.toml"))
 
 
 def asked(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
@@ -140,24 +128,10 @@ def run_place(path: Path, number: int) -> Path:
     return place
 
 
-def note_begun(path: Path, number: int, *starts: str) -> None:
-    """Notes that a run which is seen has a folder and a ledger, and may release; by name, its starts that do not repeat."""
-    known = {str(begun): names for begun, names in _begun(path).items()}
-    store.write(path / BEGUN, json.dumps(known | {str(number): list(starts)}).encode())
-
-
-def starts(path: Path, number: int) -> list[str]:
-    """The starts of a run that is seen in this folder, where none repeats another."""
-    return _begun(path).get(number, [])
-
-
 def _begun(path: Path) -> dict[int, list[str]]:
     try:
         found = json.loads((path / BEGUN).read_text("utf-8"))
-        known = (
-            found if isinstance(found, dict) else {number: [] for number in found}
-        )  # folders of old have numbers alone
-        return {int(number): [str(name) for name in names] for number, names in known.items()}
+        return {int(number): [str(name) for name in names] for number, names in found.items()}
     except FileNotFoundError:
         if (path / RUNS).exists():
             raise LedgerError(
@@ -165,7 +139,7 @@ def _begun(path: Path) -> dict[int, list[str]]:
             ) from None
         store.write(path / BEGUN, b"{}")  # before there are any runs
         return {}
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         raise LedgerError(
             f"{path / BEGUN} is damaged, so nobody knows which runs were released: put it back."
         ) from None
@@ -186,107 +160,6 @@ def publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
     for file in (*made.iterdir(), made):
         os.utime(file, (began, began))
     made.rename(path / BEST)
-
-
-# Paying for a search: once, all of it, before anything is run.
-
-
-def before_of(path: Path, values: Mapping[str, Any], *, resume: bool) -> Before:
-    """What other runs of a shared ledger had sealed when the search began. Nothing is written."""
-    privacy = values.get("privacy", {})
-    if not privacy.get("ledger"):
-        return NOTHING
-    unit = Experiment(**values).privacy.unit_kept
-    return noted(path / SEARCH) if resume else read_before(Path(privacy["ledger"]), unit=unit)
-
-
-def refuse_dear(priced: Priced, parts: Parts) -> None:
-    """Raises BudgetExhausted for a search that a client cannot pay for, with what would be enough. Nothing is written."""
-    privacy, population = parts.experiment.privacy, parts.population
-    limits = {"total_delta": privacy.delta, "rounds": 1, "accountant": privacy.accountant, "hint": 1, "spare": False}
-    together = ALL in priced.events
-    for index, name in enumerate(population.names[:1] if together else population.names):
-        who, budget = ALL if together else name, population[index].budget
-        before = parts.before.of(who)
-        if most_releases(budget, priced.events[who], before=before, asked=priced.asked.get(who, {}), **limits) < 1:
-            short_of_delta = before.delta + budget.delta > privacy.delta * (1 + ROUNDING)
-            said = _too_little_delta(parts, name, before) if short_of_delta else _too_dear(priced, parts, index, before)
-            raise BudgetExhausted(f"{said} Nothing was written.")
-
-
-def _too_little_delta(parts: Parts, name: str, before: Spent) -> str:
-    privacy, left = parts.experiment.privacy, max(0.0, parts.experiment.privacy.delta - before.delta)
-    return (
-        f"The search takes delta {privacy.run_delta:g}, and other runs of the ledger have left {left:g} of the {privacy.delta:g} of"
-        f" {name}: lower privacy.delta_share."
-    )
-
-
-def _too_dear(priced: Priced, parts: Parts, index: int, before: Spent) -> str:
-    name, has = parts.population.names[index], parts.population[index].budget.epsilon
-    left, cost = max(0.0, has - before.epsilon), priced.epsilon
-    finite = math.isfinite(cost)
-    costs = f"costs epsilon {shown(cost)}" if finite else "has no finite epsilon with this noise"
-    raised = f"an epsilon of {shown(before.epsilon + cost)} would be enough, or " if finite else ""
-    noise = _enough_noise(priced, parts)
-    more = f"{noise} would be enough" if noise else "raise the noise"
-    return (
-        f"The search {costs} at delta {priced.delta:g}, and {name} has {left:.4g} left: {raised}{more}, or leave the noise out and"
-        " it follows from epsilon; or ask for fewer --runs."
-    )
-
-
-def _enough_noise(priced: Priced, parts: Parts) -> str:
-    """The noise with which the best alone can be paid for, as a setting; empty where none can, or where all runs are seen."""
-    if not priced.hidden:
-        return ""
-    try:
-        sized = hidden([unsaid(run) for run in priced.runs], parts.population, priced.repetitions)
-    except BadInput:
-        return ""
-    most = max(run.experiment.privacy.noise_multiplier or 0.0 for run in sized.runs)
-    return (
-        f"privacy.noise_multiplier = {Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(most)).normalize():f}"
-    )
-
-
-def pay(ledger: Ledger, folder: Folder, parts: Parts, priced: Priced, key: str) -> None:
-    """Charges the whole search, the answers that score its runs included, once: the same search that goes on is not charged again,
-    and no other is let in under its name.
-
-    Raises: LedgerError or BudgetExhausted; then nothing may be run.
-    """
-    texts = [candidate.experiment.toml() for candidate in priced.runs]
-    attempt = mark("search", key, parts.population.digest(), package("lab.tuning"), *texts)
-    ledger.open_round(0, attempt)
-    again = ledger.knows(0)
-    if ALL in priced.events:
-        paid = ledger.admit_everybody(parts.population[0].budget, priced.events[ALL])
-    else:
-        everybody = [parts.population[index] for index in range(len(parts.population))]
-        paid = len(ledger.admit(everybody, lambda client: priced.events[client.id])) == len(everybody)
-        for query in sorted({name for asked in priced.asked.values() for name in asked}):
-            answering = (
-                ledger.answer(query, attempt, everybody, lambda client: priced.events[client.id]) if paid else []
-            )
-            paid = len(answering) == len(everybody)
-    if not paid and again:
-        raise LedgerError(
-            f"The search in {folder.path} was paid for with other rows, settings or code: put them back, or start another one."
-        )
-    if not paid:
-        raise BudgetExhausted("Other runs of the ledger have taken what this search needs; nothing was run.")
-
-
-# What nobody may see of a search while it goes on: how many runs there are, what each picks, and the runs that lose.
-
-NAME, STATE, README = "secret", "state.json", "README"
-KEY_BYTES = 32
-NAMED = 16  # characters of a folder's name
-WARNING = """This folder is private: it holds runs that may lose, and how many there are. The promise of the search is about whoever
-sees none of it. It is deleted when the search ends; do not copy, show or back it up. Deleted files may stay on a disk until
-they are overwritten.
-"""
 
 
 @dataclass(frozen=True)
@@ -314,11 +187,7 @@ class State:
         """
         rank = None if rank is None or math.isnan(rank[0]) else rank
         done, better = self.done + 1, rank is not None and (self.rank is None or rank > self.rank)
-        return (
-            dataclasses_replace(self, done=done, best=done, rank=rank)
-            if better
-            else dataclasses_replace(self, done=done)
-        )
+        return replace(self, done=done, best=done, rank=rank) if better else replace(self, done=done)
 
 
 def drawn(law: Repetitions, candidates: int) -> State:
@@ -377,3 +246,55 @@ def forget(path: Path) -> None:
     """Deletes all of it."""
     if (path / NAME).exists():
         shutil.rmtree(path / NAME)
+
+
+# The starts of a search in its ledger.
+
+
+def begin_hidden(path: Path, state: State, ledger: Ledger, start: str) -> State:
+    """Notes a start of a search of which only the best is seen. Returns its state, which is on disk.
+
+    Raises: LedgerError where a copy has gone on, or has published what it found before this one knew; then nothing may be run.
+    """
+    if ledger.released(FOUND) and state.done < len(state.picks):
+        raise LedgerError(
+            f"The ledger {ledger.path} knows that this search was released, as something else than the runs left here would give:"
+            " a copy of the folder has ended before. Nothing was released."
+        )
+    state = replace(state, starts=(*state.starts, start))
+    write(path, state)
+    _note(ledger, FOUND, state.starts)
+    return state
+
+
+def begin_seen(path: Path, number: int, ledger: Ledger, parts: Parts) -> None:
+    """Notes that a run which is seen may release from now on; in the ledger too where its noise will not come again.
+
+    Raises: LedgerError where another folder had this start; then nothing may be released.
+    """
+    begun = {str(one): names for one, names in _begun(path).items()}
+    known = [*begun.get(str(number), []), *([parts.nonce] if parts.nonce else [])]
+    store.write(path / BEGUN, json.dumps(begun | {str(number): known}).encode())
+    _note(ledger, f"run {number}", known)
+
+
+def release(ledger: Ledger, found: str, state: State | None) -> None:
+    """Notes what a search is about to publish: one thing for its charge, and nothing once a copy has gone on after this start.
+
+    Raises: LedgerError; then nothing may be published.
+    """
+    if state and state.starts and ledger.released(_named(FOUND, len(state.starts))):
+        raise LedgerError(
+            f"The ledger {ledger.path} knows a later start of this search: a copy of its folder went on, and what that one finds"
+            " stands for the charge. Nothing was released."
+        )
+    ledger.release(FOUND, found)
+
+
+def _note(ledger: Ledger, what: str, known: Sequence[str]) -> None:
+    for place, start in enumerate(known):  # those before too: a folder that made some up is not the one that had them
+        ledger.release(_named(what, place), start)
+
+
+def _named(what: str, place: int) -> str:
+    return f"{what}, start {place}"
