@@ -32,16 +32,16 @@ from tacit.data.features import (
     no_column,
     tables,
 )
-from tacit.data.held_out import Rows, dataset
 from tacit.data.names import Coded
 from tacit.data.population import text_marks
+from tacit.data.table import Table as Rows
+from tacit.data.table import dataset
 from tacit.errors import BadData
 
 # From what `[data]` declares of csv columns to the encoder that reads them; and what it leaves undeclared.
 
 if TYPE_CHECKING:
-    from tacit.data.sources.csv import csv
-    from tacit.data.sources.npz import npz
+    from tacit.data.sources import csv, npz
 
 SHOWN = 12  # columns, and values of one, that a sentence names
 
@@ -247,10 +247,6 @@ def _mark(file: Path) -> bytes:
     return mark.digest()
 
 
-if TYPE_CHECKING:
-    from tacit.data.sources.csv import csv
-
-
 @dataclass(frozen=True, eq=False)
 class Block:
     """Some rows of one file, encoded; labels and clients by their own names; what reading changed, by client."""
@@ -288,7 +284,12 @@ def load(source: "csv", *, seed: int) -> Dataset:
     changes = sum((block.changes for block in (*blocks, *tests)), Counter[tuple[str, str, str]]())
     notes = (*notes, *changed(changes, source.ranged), *same_files([*files, *test_files]))
     notes = (*notes, *repeated(rows))
-    return dataset(source, rows, test, class_names=class_names, seed=seed, notes=notes, encoder=encoder)
+    if not len(rows.y):
+        raise BadData(
+            f"{source.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."
+        )
+    more = {"class_names": class_names, "share": source.test_share, "seed": seed, "notes": notes, "encoder": encoder}
+    return dataset("csv", rows, test, **more)
 
 
 def read(

@@ -1,6 +1,7 @@
-"""A pandas DataFrame as arrays. pandas is not imported here: whoever has a DataFrame has it.
+"""Doors of `tacit.Dataset`: DataFrames, torch datasets and saved Hugging Face datasets, as arrays.
 
-A column is a feature only if it holds numbers in every row: what text or a gap becomes is somebody's public decision, not ours."""
+A column is a feature only if it holds numbers in every row: what text or a gap becomes is somebody's public decision, not ours.
+None of their packages is imported before it is needed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +12,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from tacit import check, plugin
-from tacit.data import names
-from tacit.data.dataset import Dataset
-from tacit.data.handed import Table, class_indices
-from tacit.data.held_out import NO_TEST_ROWS
-from tacit.data.population import coins
 from tacit.errors import BadData, BadInput
-from tacit.plugin import PYTHON
 
 MOST_NAMED = 5  # columns in one sentence
 
@@ -28,12 +23,7 @@ def frame_arrays(
     """Features, labels and, where a column names them, clients, in the frame's order. Raises BadInput, BadData."""
     _refuse_shape(df, of=of)
     known = list(df.columns)
-    for column in (label, *([] if client is None else [client]), *(columns or ())):
-        if column not in known:
-            hint = check.nearest(str(column), map(str, known))
-            raise BadInput(
-                f"{of} has no column {column!r}.{hint}" if hint else f"{of} has no column {column!r}: it has {known}."
-            )
+    _refuse_absent(of, (label, *([] if client is None else [client]), *(columns or ())), known)
     kept = [column for column in known if column not in (label, client)] if columns is None else list(columns)
     if not kept or label in kept or client in kept or len(set(kept)) < len(kept):
         raise BadInput(f"Expected features beside the label and the client, each once, got columns {kept}.")
@@ -41,8 +31,14 @@ def frame_arrays(
     return _numbers(df, kept, of=of), _words(df, label, of=of), whose
 
 
+def _refuse_absent(of: Any, columns: Sequence[Any], known: Sequence[Any]) -> None:
+    for name in columns:
+        if name not in known:
+            texts = [str(one) for one in known]
+            raise BadInput(f"{of} has no column {name!r}.{check.nearest(str(name), texts) or check.listed(texts)}")
+
+
 def _refuse_shape(df: Any, *, of: str) -> None:
-    """Refuses what is no frame, has no rows, or has an index or columns in which one name stands for several."""
     if not all(hasattr(df, name) for name in ("columns", "index", "iloc")):
         raise BadInput(f"Expected {of} to be a pandas DataFrame, got a {type(df).__name__}.")
     if not len(df):
@@ -92,86 +88,7 @@ def _words(df: Any, column: str, *, of: str) -> np.ndarray:
     return df[column].to_numpy()
 
 
-# From tables that a program handed over to a checked data set: labels by class, and the test rows given or held out.
-
-Classes = int | str | Sequence[Any]
-NO_TEST = (
-    "There are no test rows: pass test=..., public rows that no epsilon covers, or test_share=0.2, which holds out about that"
-    " share of the clients' own rows and leaves it unprotected, or test_share=0 for none."
-)
-
-
-def refuse_test(test: Any, share: float | None) -> None:
-    """Refuses test rows that are missing or said twice. Raises BadInput."""
-    if test is None and share is None:
-        raise BadInput(NO_TEST)
-    if test is not None and share is not None:
-        raise BadInput("test= and test_share= say twice where the test rows come from: leave one of them out.")
-    if share is not None and share != 0:  # 0: nobody's rows are made public
-        check.probability(test_share=share)
-
-
-def declared(classes: Classes | None) -> names.Classes:
-    """The labels as they were declared. Raises BadInput where they were not."""
-    if classes is not None and not isinstance(classes, str | int | np.integer):
-        classes = tuple(str(name) for name in classes)
-    said = int(classes) if isinstance(classes, np.integer) else classes
-    names.refuse_classes(said, key="classes")  # pyright: ignore[reportArgumentType]
-    return said  # pyright: ignore[reportReturnType]
-
-
-def dataset(
-    table: Table, test: Table | None, *, classes: names.Classes, share: float | None = None, seed: int = 0
-) -> Dataset:
-    """The data set, with these test rows or with a share of the others held out. Raises BadData."""
-    tables = [table] if test is None else [table, test]
-    if classes == names.NUMBERS:
-        class_names, notes, labels = (), (), [torch.from_numpy(one.labels) for one in tables]
-    else:
-        class_names, notes = names.classes(classes, [names.coded(one.labels) for one in tables])
-        labels = [
-            torch.from_numpy(class_indices(one.labels, class_names, where=where, key="classes"))
-            for one, where in zip(tables, ("y", "the y of test"), strict=False)
-        ]
-    client_names, client = table.clients or (None, None)
-    x, y = table.x, labels[0]
-    if test is not None:
-        test_x, test_y = test.x, labels[1]
-    elif share == 0:
-        test_x, test_y, notes = x[:0], y[:0], (*notes, NO_TEST_ROWS)
-    else:
-        if table.mapped:
-            raise BadInput("Rows that stay in a file are not divided: pass test=(x, y) in the place of test_share.")
-        held = _held(table, y, share=share or 0.0, seed=seed)
-        test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
-        client = None if client is None else client[held == 0]
-        notes = (*notes, f"{len(test_y)} of {len(held)} rows were held out by a coin for each; no epsilon covers them")
-    unprotected = len(test_y) if test is None else 0
-    own = {
-        "client": client,
-        "client_names": client_names,
-        "notes": notes,
-        "mapped": table.mapped,
-        "unprotected": unprotected,
-    }
-    return Dataset(PYTHON, x, y, test_x, test_y, class_names, **own)
-
-
-def _held(table: Table, y: torch.Tensor, *, share: float, seed: int) -> np.ndarray:
-    """Which rows are held out. Raises BadData where a client keeps none, or none is held out."""
-    held = coins(table.x, y, share=share, seed=seed)
-    client_names, client = table.clients or (("",), np.zeros(len(held), np.int32))
-    kept = np.bincount(client[~held], minlength=len(client_names))
-    if not held.any() or not kept.all():
-        alone = client_names[int(np.argmin(kept))]
-        who = "no row" if not held.any() else f"every row of client {alone!r}" if alone else "every row"
-        raise BadData(
-            f"The coins of test_share={share:g} hold out {who}: choose another share or test_seed, or pass test rows."
-        )
-    return held
-
-
-# A torch dataset of (x, y) items as arrays. Every item is read once, so a random transform is applied once.
+# A torch dataset of (x, y) items. Every item is read once, so a random transform is applied once.
 
 
 def item_arrays(dataset: Any, classes: Sequence[str] | None = None, *, of: str = "") -> tuple[Any, Any]:
@@ -202,7 +119,7 @@ def _items(dataset: Any, *, of: str) -> tuple[Any, Any]:
             raise BadInput(
                 f"Expected items (x, y) in the torch dataset{of}, and item {index} is a {type(item).__name__}."
             )
-        rows.append(_numbers_torch_items(item[0], index, of=of))
+        rows.append(_item_numbers(item[0], index, of=of))
         labels.append(item[1].item() if isinstance(item[1], torch.Tensor | np.generic) else item[1])
         if rows[index].shape != rows[0].shape:
             shapes = f"{list(rows[0].shape)} and item {index} {list(rows[index].shape)}"
@@ -237,7 +154,7 @@ def by_position(labels: Any, classes: Sequence[str], *, of: str = "") -> np.ndar
     return np.array(classes, dtype=str)[codes.astype(np.int64)]
 
 
-def _numbers_torch_items(x: Any, index: int, *, of: str) -> np.ndarray:
+def _item_numbers(x: Any, index: int, *, of: str) -> np.ndarray:
     found = x.detach().cpu().float().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)
     if found.dtype.kind not in "fiub":
         raise BadData(
@@ -247,8 +164,7 @@ def _numbers_torch_items(x: Any, index: int, *, of: str) -> np.ndarray:
     return found.reshape(1) if found.ndim == 0 else found
 
 
-# What Hugging Face's `datasets` saved on disk (`save_to_disk`) as arrays. Nothing is downloaded, and nothing there is
-# code.
+# What Hugging Face's `datasets` saved on disk (`save_to_disk`). Nothing is downloaded, and nothing there is code.
 
 
 def saved_arrays(
@@ -264,20 +180,16 @@ def saved_arrays(
     """Features, labels, clients, and the test rows and classes where it has them. Raises BadInput, BadData."""
     rows, tests = _opened(path, split=split, test_split=test_split, share=share)
     kept = [name for name in rows.column_names if name not in (label, client)] if columns is None else list(columns)
-    for name in (label, *([] if client is None else [client]), *kept):
-        if name not in rows.column_names:
-            known = rows.column_names
-            raise BadInput(f"{path} has no column {name!r}.{check.nearest(name, known) or check.listed(known)}")
+    _refuse_absent(path, (label, *([] if client is None else [client]), *kept), rows.column_names)
     classes = getattr(rows.features[label], "names", None)
     found: dict[str, Any] = {"classes": classes} if classes else {}
     if tests is not None:
-        found["test"] = _numbers_hugging_face(tests, kept, path), _labels(tests, label, classes)
+        found["test"] = _column_numbers(tests, kept, path), _labels(tests, label, classes)
     whose = None if client is None else _column(rows, client)
-    return _numbers_hugging_face(rows, kept, path), _labels(rows, label, classes), whose, found
+    return _column_numbers(rows, kept, path), _labels(rows, label, classes), whose, found
 
 
 def _opened(path: Any, *, split: str, test_split: str | None, share: float | None) -> tuple[Any, Any]:
-    """The clients' rows and the test rows."""
     try:
         from datasets import load_from_disk  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -299,7 +211,7 @@ def _opened(path: Any, *, split: str, test_split: str | None, share: float | Non
     return found[split], None if wanted is None else found[wanted]
 
 
-def _numbers_hugging_face(rows: Any, columns: list[str], path: Any) -> np.ndarray:
+def _column_numbers(rows: Any, columns: list[str], path: Any) -> np.ndarray:
     """The features: one column of arrays as it is, several side by side. Raises BadData naming a column of other things."""
     parts = list[np.ndarray]()
     for name in columns:

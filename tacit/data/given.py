@@ -12,12 +12,39 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit import plugin
-from tacit.data.frames import Classes, dataset, declared, refuse_test
-from tacit.data.handed import Table, distinct, rows_and_labels, table, test_table
+from tacit import check, plugin
+from tacit.data import names
+from tacit.data.frames import frame_arrays, item_arrays, listed, saved_arrays
 from tacit.data.names import NUMBERS
 from tacit.data.population import HASH_BYTES
+from tacit.data.table import Table, dataset, distinct, rows_of_client, table, test_table, with_classes
 from tacit.errors import BadInput
+from tacit.plugin import PYTHON
+
+Classes = int | str | Sequence[Any]
+NO_TEST = (
+    "There are no test rows: pass test=..., public rows that no epsilon covers, or test_share=0.2, which holds out about that"
+    " share of the clients' own rows and leaves it unprotected, or test_share=0 for none."
+)
+
+
+def _declared(classes: Classes | None) -> names.Classes:
+    """The labels as they were declared. Raises BadInput where they were not."""
+    if classes is not None and not isinstance(classes, str | int | np.integer):
+        classes = tuple(str(name) for name in classes)
+    said = int(classes) if isinstance(classes, np.integer) else classes
+    names.refuse_classes(said, key="classes")  # pyright: ignore[reportArgumentType]
+    return said  # pyright: ignore[reportReturnType]
+
+
+def _refuse_test(test: Any, share: float | None) -> None:
+    """Refuses test rows that are missing or said twice. Raises BadInput."""
+    if test is None and share is None:
+        raise BadInput(NO_TEST)
+    if test is not None and share is not None:
+        raise BadInput("test= and test_share= say twice where the test rows come from: leave one of them out.")
+    if share is not None and share != 0:  # 0: nobody's rows are made public
+        check.probability(test_share=share)
 
 
 class Dataset:
@@ -46,14 +73,15 @@ class Dataset:
         test_share: float | None = None,
         test_seed: int = 0,
     ):
-        said = declared(classes)
-        refuse_test(test, test_share)
+        said = _declared(classes)
+        _refuse_test(test, test_share)
         numeric = said == NUMBERS
-        tests = None if test is None else test_table(test, numeric=numeric)
+        tables = [] if test is None else [test_table(test, numeric=numeric)]
+        tables.insert(0, table(x, y, clients, numeric=numeric))
+        (rows, *tests), named, notes = with_classes(tables, said, places=("y", "the y of test"), key="classes")
+        how: dict[str, Any] = {"class_names": named, "notes": notes, "share": test_share or 0.0, "seed": test_seed}
         self._held_out = {} if test_share is None else {"test_share": test_share, "test_seed": test_seed}
-        self.rows = dataset(
-            table(x, y, clients, numeric=numeric), tests, classes=said, share=test_share, seed=test_seed
-        )
+        self.rows = dataset(PYTHON, rows, tests[0] if tests else None, **how, key="test_share")
 
     @classmethod
     def from_pandas(
@@ -64,8 +92,6 @@ class Dataset:
         The rest is as for `Dataset`, with `test` another DataFrame that has the same columns. Raises BadData for a column that
         is no number or has no value somewhere, by its name, and for an index in which a label stands twice.
         """
-        from tacit.data.frames import frame_arrays
-
         x, y, clients = frame_arrays(df, label=label, client=client, columns=columns)
         if how.get("test") is not None:
             kept = columns or [name for name in df.columns if name not in (label, client)]
@@ -79,8 +105,6 @@ class Dataset:
         The rest is as for `Dataset`, with `test` another torch dataset. Without `classes`, those that the dataset lists
         (`dataset.classes`, as torchvision's do) are taken.
         """
-        from tacit.data.frames import item_arrays, listed
-
         classes = listed(dataset) if how.get("classes") is None else None
         how["classes"] = classes or how.get("classes")
         if how.get("test") is not None:
@@ -109,8 +133,6 @@ class Dataset:
         `split` has the clients' rows and `test_split` public ones; without it and without `test_share`, the split "test" is
         taken. Without `classes`, the names of the label's ClassLabel are. The rest is as for `Dataset`. Needs `datasets`.
         """
-        from tacit.data.frames import saved_arrays
-
         splits = {"split": split, "test_split": test_split, "share": how.get("test_share")}
         x, y, clients, found = saved_arrays(path, label=label, client=client, columns=columns, **splits)
         return cls(x, y, clients=clients, **found | {key: value for key, value in how.items() if value is not None})
@@ -130,8 +152,8 @@ class Dataset:
         process; memory holds those of clients that train. The rest is as for `Dataset`, without `test_share`.
         """
 
-        declared(how.get("classes"))  # before hours of loading
-        refuse_test(how.get("test"), how.get("test_share"))
+        _declared(how.get("classes"))  # before hours of loading
+        _refuse_test(how.get("test"), how.get("test_share"))
         return cls(stored(load, clients, folder=folder, numeric=how.get("classes") == NUMBERS), **how)
 
     def __repr__(self) -> str:
@@ -164,31 +186,34 @@ def digest_of(data: Dataset) -> bytes:
     return made.digest()
 
 
-# Rows that do not fit into memory: loaded client by client once, and kept in a file of which memory holds what is being
-# used.
-
-Load = Callable[[Any], tuple[Any, Any]]
+# Rows that do not fit into memory: loaded client by client once, and kept in a file of which memory holds what is being used.
 
 
-def stored(load: Load, clients: Iterable[Any], *, folder: Path | str | None = None, numeric: bool = False) -> Table:
+def stored(
+    load: Callable[[Any], tuple[Any, Any]],
+    clients: Iterable[Any],
+    *,
+    folder: Path | str | None = None,
+    numeric: bool = False,
+) -> Table:
     """The rows of all clients, one client after the other, as a map of a file. Raises BadInput, BadData by client."""
     if not callable(load) or isinstance(clients, str):
         raise BadInput("Expected a function that gives the (x, y) of a client, and the clients' names.")
     asked = list(clients)
     called, labels = distinct(asked, count=len(asked)), list[np.ndarray]()
-    first: tuple[torch.Tensor, np.ndarray] | None = None
+    first: Table | None = None
     with _file(folder) as file:
         for name, client in zip(called, asked, strict=True):
             with plugin.guarded(f"The rows of client {name!r} cannot be loaded"):
                 pair = load(client)
-            now = rows_and_labels(pair, name, first, called[0], numeric=numeric)
-            first = first or (now[0][:1].clone(), now[1][:1])
-            file.write(now[0].numpy().data)
-            labels.append(now[1])
+            now = rows_of_client(pair, name, first, called[0], numeric=numeric)
+            first = first or Table(now.x[:1].clone(), now.y[:1])
+            file.write(now.x.numpy().data)
+            labels.append(now.y)
         if first is None:
             raise BadInput("There are no clients: name at least one.")
         file.flush()
-        shape = (sum(map(len, labels)), *first[0].shape[1:])
+        shape = (sum(map(len, labels)), *first.x.shape[1:])
         # copy on write: nobody writes, and torch wants no array that it could not write to
         x = torch.from_numpy(np.memmap(file, dtype=np.float32, mode="c", shape=shape))
     owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(part) for part in labels])

@@ -22,8 +22,7 @@ from tacit.data.dataset import Dataset
 from tacit.data.load import load, source
 from tacit.data.names import NUMBERS
 from tacit.data.population import Population
-from tacit.data.sources.csv import csv
-from tacit.data.sources.npz import npz
+from tacit.data.sources import csv, npz
 from tacit.engine.assemble import clients, model_size
 from tacit.engine.run_files import read
 from tacit.errors import BadInput

@@ -7,8 +7,8 @@ import tarfile
 import numpy as np
 import pytest
 
+from tacit.data import images as cifar
 from tacit.data.load import load
-from tacit.data.sources import cifar10 as cifar
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
 

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from tacit.data import load as fetch
+from tacit.data import images as fetch
+from tacit.data.images import PARTS
 from tacit.data.load import load
-from tacit.data.sources.mnist import PARTS
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
 
@@ -60,10 +60,6 @@ def test_the_progress_bar_reaches_the_length_of_the_file(published):
         fetch.obtain("mnist", {"file.gz": CHECKSUM}, progress=progress)
     (task,) = progress.tasks
     assert (task.description, task.total, task.completed) == ("file.gz", len(CONTENT), len(CONTENT))
-
-
-def test_the_bar_of_the_command_line_writes_to_standard_error():
-    assert fetch.bar().console.stderr
 
 
 def test_offline_one_sentence_names_the_files_and_the_folder(offline):

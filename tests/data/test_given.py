@@ -185,7 +185,7 @@ def test_coins_fall_as_often_as_asked_and_otherwise_with_another_seed():
 def test_held_out_rows_are_said_to_be_unprotected_and_leave_their_clients():
     data = Dataset(ROWS, LABELS, clients=np.arange(4000) % 5, classes=2, test_share=0.25).rows
     assert len(data.test_y) + len(data.y) == 4000
-    assert data.notes == (f"{len(data.test_y)} of 4000 rows were held out by a coin for each; no epsilon covers them",)
+    assert data.notes == (f"held out {len(data.test_y)} of the clients' rows as the test set: these are not protected",)
     held = coins(ROWS, LABELS, share=0.25, seed=0)
     assert torch.equal(data.test_x, ROWS[held])
     assert data.client.tolist() == (np.arange(4000) % 5)[~held].tolist()

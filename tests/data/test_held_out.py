@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data.held_out import hold_out
 from tacit.data.load import load
+from tacit.data.table import hold_out
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
 
@@ -63,5 +63,5 @@ def test_a_row_of_a_csv_file_is_held_out_as_it_was_written_however_it_is_scaled(
 
 def test_rows_too_few_for_any_to_be_held_out_are_refused():
     x, y = rows(2)
-    with pytest.raises(BadData, match=r"hold out every row or none: .* data\.test_path"):
+    with pytest.raises(BadData, match=r"hold out no row: .* data\.test_path"):
         hold_out(x, y, None, share=1e-9, seed=0)

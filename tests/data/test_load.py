@@ -37,7 +37,7 @@ def test_each_name_reaches_its_source(real):
 
 
 def test_the_digits_file_is_read_as_scikit_learn_reads_it():
-    from tacit.data.sources.digits import _rows
+    from tacit.data.images import digits_table
 
-    for ours, theirs in zip(_rows(), load_digits(return_X_y=True), strict=True):
+    for ours, theirs in zip(digits_table(), load_digits(return_X_y=True), strict=True):
         assert ours.tolist() == theirs.tolist()

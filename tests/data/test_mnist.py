@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tacit.data import images as mnist
 from tacit.data.load import load
-from tacit.data.sources import mnist
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
 

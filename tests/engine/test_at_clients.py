@@ -366,7 +366,7 @@ def test_a_ledger_of_rows_held_out_otherwise_says_that_it_may_be_the_seed_or_the
     for changes, out in (({"run": {"seed": 5}}, "seed"), ({"data": {"held_out": 0.2}}, "share")):
         with pytest.raises(
             LedgerError,
-            match=r"or rows are dealt out or held out by another seed \(data\.seed, run\.seed\) or share:",
+            match=r"or rows are dealt out or held out by another seed \(seed\.data, run\.seed\) or share:",
         ):
             tacit.run(sites(privacy=shared, **changes), out=tmp_path / out, page=False)
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.data.population import row_hashes
-from tacit.data.sources.digits import digits
+from tacit.data.sources import digits
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import LedgerError, Refused
 from tacit.lab.stats import stats

@@ -10,7 +10,7 @@ from tacit.crypto.threshold import fewest_shares
 from tacit.data.budgets import budgets
 from tacit.data.csv import pinned_columns
 from tacit.data.load import source
-from tacit.data.sources.csv import csv
+from tacit.data.sources import csv
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.operate.layout import Federation, app_digest, refuse_host
 from tacit.deploy.operate.processes import close, closed, free_port

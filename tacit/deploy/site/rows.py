@@ -13,12 +13,11 @@ from tacit import wire
 from tacit.check import shown
 from tacit.data.csv import declared_classes, encoded_width, encoder_of
 from tacit.data.dataset import Dataset, reading
-from tacit.data.held_out import NO_TEST_ROWS
 from tacit.data.load import load, source
 from tacit.data.names import FROM_DATA, NUMBERS
 from tacit.data.population import coins
-from tacit.data.sources.csv import csv
-from tacit.data.sources.npz import npz
+from tacit.data.sources import csv, npz
+from tacit.data.table import NO_TEST_ROWS
 from tacit.deploy.site import layout, replies
 from tacit.deploy.site.log import discreet, note
 from tacit.engine.assemble import clients

@@ -1,19 +1,134 @@
-"""What a program hands over (arrays, tensors, lists, a pair for each client) as one table of rows, labels and clients.
-
-Everything is copied: what the program does with its arrays afterwards changes nothing here."""
+"""Rows that came from a file or from a program, as one table of features, targets and clients; and the data set that it becomes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from tacit.data import names
-from tacit.data.dataset import refuse_not_finite
+from tacit.data.dataset import Dataset, refuse_not_finite
+from tacit.data.encoder import Encoder
+from tacit.data.population import coins, coins_of
 from tacit.errors import BadData, BadInput
 
-# Arrays as rows, labels and clients, checked: from an .npz file, or as a program hands them over.
+NO_TEST_ROWS = "there are no public test rows: how good the model is in each round is not known"
+PAIRS = "Expected a list of (x, y), one pair per client, or x and y, one label per row"
+OTHERWISE = {  # what to do where coins hold out too much, by the key that says their share
+    "data.test_share": "clients this small need public test rows in data.test_path (or choose another share or seed.data)",
+    "test_share": "choose another share or test_seed, or pass test rows",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features, targets (as they were said, class indices, or numbers), and whose row each is where somebody said so."""
+
+    x: torch.Tensor = field(repr=False)
+    y: np.ndarray = field(repr=False)
+    clients: names.Coded | None = field(default=None, repr=False)
+    mapped: bool = False  # whether the rows lie in a file, client by client
+    marks: Sequence[bytes] | None = None  # of each row as it was written, where a later answer may scale it
+
+
+def dataset(
+    name: str,
+    rows: Table,
+    test: Table | None,
+    *,
+    class_names: tuple[str, ...],
+    share: float,
+    seed: int,
+    notes: Sequence[str] = (),
+    encoder: Encoder | None = None,
+    key: str = "data.test_share",
+) -> Dataset:
+    """The data set of rows with coded targets; without test rows about a share of the rows becomes the test set, or none.
+
+    Raises: BadData, BadInput.
+    """
+    client_names, client = rows.clients or (None, None)
+    x, y, unprotected = rows.x, _targets(rows.y), 0
+    if test is not None:
+        test_x, test_y = test.x, _targets(test.y)
+    elif share == 0:
+        test_x, test_y, notes = x[:0], y[:0], (*notes, NO_TEST_ROWS)
+    else:
+        if rows.mapped:
+            raise BadInput("Rows that stay in a file are not divided: pass test=(x, y) in the place of test_share.")
+        held = hold_out(x, y, rows.clients, share=share, seed=seed, marks=rows.marks, key=key)
+        test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
+        client = None if client is None else client[~held]
+        unprotected = int(held.sum())
+        notes = (*notes, f"held out {unprotected} of the clients' rows as the test set: these are not protected")
+    whose = {"client": client, "client_names": client_names, "mapped": rows.mapped}
+    more = {"notes": tuple(notes), "encoder": encoder, "unprotected": unprotected}
+    return Dataset(name, x, y, test_x, test_y, class_names, **whose, **more)
+
+
+def _targets(y: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(y.astype(np.float32 if y.dtype.kind == "f" else np.int64, copy=False))
+
+
+def hold_out(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    clients: names.Coded | None,
+    *,
+    share: float,
+    seed: int,
+    marks: Sequence[bytes] | None = None,
+    key: str = "data.test_share",
+) -> np.ndarray:
+    """Marks about `share` of the rows for the test set: a coin for each, keyed by the seed and by nothing but the row itself.
+
+    Guarantee: a row that comes or goes moves no other one between training and test, so that what an epsilon says about one row
+    of the training set it says about one row of the file. Raises: BadData where no row is held out, or all of a client's are.
+
+    >>> round(float(hold_out(torch.arange(1000.0)[:, None], torch.zeros(1000), None, share=0.2, seed=0).mean()), 1)
+    0.2
+    """
+    held = coins(x, y, share=share, seed=seed) if marks is None else coins_of(marks, share=share, seed=seed)
+    called, owner = clients or (("",), np.zeros(len(held), np.int64))
+    kept = np.bincount(owner[~held], minlength=len(called))
+    if held.any() and kept.all():
+        return held
+    alone = called[int(np.argmin(kept))]
+    who = "no row" if not held.any() else f"every row of client {alone!r}" if clients else "every row"
+    raise BadData(f"The coins of {key} = {share:g} hold out {who}: {OTHERWISE[key]}.")
+
+
+def with_classes(
+    tables: Sequence[Table], classes: names.Classes | None, *, places: Sequence[str], key: str
+) -> tuple[list[Table], tuple[str, ...], tuple[str, ...]]:
+    """The tables with class indices for labels, the class names, and a note where they were not declared; numbers stay numbers.
+
+    Raises BadData for a label that `key` does not declare, by the place of its table.
+    """
+    if classes == names.NUMBERS:
+        return list(tables), (), ()
+    found, notes = names.classes(classes, [names.coded(one.y) for one in tables])
+    each = zip(tables, places, strict=False)
+    return [replace(one, y=class_indices(one.y, found, where=place, key=key)) for one, place in each], found, notes
+
+
+def class_indices(labels: np.ndarray, class_names: tuple[str, ...], *, where: str, key: str) -> np.ndarray:
+    """Labels as indices into the class names; `key` is where those were declared. Raises BadData for one that was not."""
+    known, codes = names.coded(labels)
+    positions = labels.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
+    code_of = {str(code) if positions else name: code for code, name in enumerate(class_names)}
+    for code, name in enumerate(known):
+        if name not in code_of:
+            row = int(np.argmax(codes == code))
+            raise BadData(
+                f"{where} has the label {name!r} in row {row}, which {key} does not declare: correct it or declare it.",
+                cell=name,
+            )
+    return np.array([code_of[name] for name in known], np.int64)[codes]
+
+
+# Arrays, checked: from an .npz file, or as a program hands them over.
 
 
 def features(
@@ -51,38 +166,12 @@ def one_label_each(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
 def client_codes(client: np.ndarray, *, where: str, rows: int) -> names.Coded:
     """The client of each row by name. Raises BadData."""
     if client.dtype.kind not in "iuU" or client.shape != (rows,):
-        raise BadData(
-            f"Expected {where} to be {rows} integers or texts, got {client.dtype} of shape {list(client.shape)}."
-        )
+        found = f"{client.dtype} of shape {list(client.shape)}"
+        raise BadData(f"Expected {where} to be {rows} integers or texts, got {found}.")
     return names.merged([names.coded(client)])
 
 
-def class_indices(labels: np.ndarray, class_names: tuple[str, ...], *, where: str, key: str) -> np.ndarray:
-    """Labels as indices into the class names; `key` is where those were declared. Raises BadData for one that was not."""
-    known, codes = names.coded(labels)
-    positions = labels.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
-    code_of = {str(code) if positions else name: code for code, name in enumerate(class_names)}
-    for code, name in enumerate(known):
-        if name not in code_of:
-            row = int(np.argmax(codes == code))
-            raise BadData(
-                f"{where} has the label {name!r} in row {row}, which {key} does not declare: correct it or declare it.",
-                cell=name,
-            )
-    return np.array([code_of[name] for name in known], np.int64)[codes]
-
-
-PAIRS = "Expected a list of (x, y), one pair per client, or x and y, one label per row"
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Features, labels as they were said, and whose row each is where somebody said so."""
-
-    x: torch.Tensor = field(repr=False)
-    labels: np.ndarray = field(repr=False)
-    clients: names.Coded | None = field(default=None, repr=False)
-    mapped: bool = False  # whether the rows lie in a file, client by client
+# What a program hands over: arrays, tensors, lists, a pair for each client. Everything is copied.
 
 
 def table(x: Any, y: Any, clients: Any = None, *, of: str = "", numeric: bool = False) -> Table:
@@ -94,12 +183,12 @@ def table(x: Any, y: Any, clients: Any = None, *, of: str = "", numeric: bool = 
         return x
     if y is None:
         return _pairs(x, clients, numeric=numeric)
-    rows, labels = _rows(x, y, of=of, numeric=numeric)
+    rows = _rows(x, y, of=of, numeric=numeric)
     if clients is None:
-        return Table(rows, labels)
+        return rows
     whose = array(clients, where="clients")
-    whose = texts(whose, where="clients") if whose.dtype.kind == "O" else whose
-    return Table(rows, labels, client_codes(whose, where="clients", rows=len(rows)))
+    whose = _texts(whose, where="clients") if whose.dtype.kind == "O" else whose
+    return replace(rows, clients=client_codes(whose, where="clients", rows=len(rows.x)))
 
 
 def test_table(test: Any, *, numeric: bool) -> Table:
@@ -127,8 +216,7 @@ def array(value: Any, *, where: str) -> np.ndarray:
         raise BadData(f"{where} cannot be made an array ({why}): every row needs the same shape.") from None
 
 
-def texts(values: np.ndarray, *, where: str) -> np.ndarray:
-    """Names as texts. Raises BadData for a row that has none."""
+def _texts(values: np.ndarray, *, where: str) -> np.ndarray:
     found = values.reshape(-1).tolist()
     for row, value in enumerate(found):
         if not isinstance(value, str | int | np.integer) or value == "":
@@ -138,7 +226,7 @@ def texts(values: np.ndarray, *, where: str) -> np.ndarray:
     return np.array([str(value) for value in found], dtype=str).reshape(values.shape)
 
 
-def _rows(x: Any, y: Any, *, of: str, numeric: bool = False) -> tuple[torch.Tensor, np.ndarray]:
+def _rows(x: Any, y: Any, *, of: str, numeric: bool = False) -> Table:
     """Rows and labels, checked against each other."""
     given = array(x, where=f"x{of}")
     with np.errstate(over="ignore"):  # infinite values are refused by their row
@@ -147,13 +235,13 @@ def _rows(x: Any, y: Any, *, of: str, numeric: bool = False) -> tuple[torch.Tens
     if not len(rows):
         raise BadData(f"x{of} has no rows: pass some, or leave it out.")
     read = numbers if numeric else _labels
-    return rows, read(array(y, where=f"y{of}"), where=f"y{of}", rows=len(rows))
+    return Table(rows, read(array(y, where=f"y{of}"), where=f"y{of}", rows=len(rows)))
 
 
 def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
     """One label a row, integers or texts; whole numbers that came as floats are integers."""
     if y.dtype.kind == "O":
-        y = texts(y, where=where)
+        y = _texts(y, where=where)
     elif y.dtype.kind == "f":
         broken = np.flatnonzero(~(np.isfinite(y) & (y == np.floor(y))).reshape(-1))
         if len(broken):
@@ -178,17 +266,14 @@ def _pairs(parts: Any, given: Any, *, numeric: bool) -> Table:
     if not parts:
         raise BadInput(f"{PAIRS}; got no clients.")
     called = distinct(given, count=len(parts))
-    tables = list[tuple[torch.Tensor, np.ndarray]]()
+    tables = list[Table]()
     for name, pair in zip(called, parts, strict=True):
-        tables.append(rows_and_labels(pair, name, tables[0] if tables else None, called[0], numeric=numeric))
-    owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(labels) for _, labels in tables])
-    rows, labels = (torch.cat([x for x, _ in tables]), np.concatenate([y for _, y in tables]))
-    return Table(rows, labels, (called, owner))
+        tables.append(rows_of_client(pair, name, tables[0] if tables else None, called[0], numeric=numeric))
+    owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(one.y) for one in tables])
+    return Table(torch.cat([one.x for one in tables]), np.concatenate([one.y for one in tables]), (called, owner))
 
 
-def rows_and_labels(
-    pair: Any, name: str, first: tuple[torch.Tensor, np.ndarray] | None, other: str, *, numeric: bool = False
-) -> tuple[torch.Tensor, np.ndarray]:
+def rows_of_client(pair: Any, name: str, first: Table | None, other: str, *, numeric: bool = False) -> Table:
     """The rows and labels of one client, like those of the first. Raises BadInput, BadData naming the client."""
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         raise BadInput(f"{PAIRS}; what stands for client {name!r} is a {type(pair).__name__}.")
@@ -208,20 +293,17 @@ def distinct(given: Any, *, count: int) -> tuple[str, ...]:
     return called
 
 
-def _refuse_unlike(
-    first: tuple[torch.Tensor, np.ndarray], now: tuple[torch.Tensor, np.ndarray], name: str, other: str
-) -> None:
-    """Refuses a client whose rows are not like those of the first."""
-    one, two = list(first[0].shape[1:]), list(now[0].shape[1:])
+def _refuse_unlike(first: Table, now: Table, name: str, other: str) -> None:
+    one, two = list(first.x.shape[1:]), list(now.x.shape[1:])
     if one != two:
         raise BadData(
             f"Client {name!r} has rows of shape {one} and client {other!r} of shape {two}: all need the same features."
         )
-    if first[1].shape[1:] != now[1].shape[1:]:
+    if first.y.shape[1:] != now.y.shape[1:]:
         raise BadData(
             f"Client {name!r} and client {other!r} have another number of targets for each row: all need the same."
         )
-    if (first[1].dtype.kind == "U") != (now[1].dtype.kind == "U"):
+    if (first.y.dtype.kind == "U") != (now.y.dtype.kind == "U"):
         raise BadData(
             f"The labels of client {name!r} and client {other!r} are texts with one and integers with the other."
         )
