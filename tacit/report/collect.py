@@ -287,7 +287,7 @@ def _privacy(
         ends = sorted(total - charges.before(name) for total, name in zip(spent, names, strict=True))
         promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
     clients = _clients(known, spent, [charges.rounds(name) for name in names])
-    shared = any(charges.before(name) or charges.past(name) for name in names)
+    shared = any(map(charges.before, names))
     return promise, curves, (clients or {}) | {"shared": shared}, last
 
 

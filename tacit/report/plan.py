@@ -34,79 +34,46 @@ from tacit.report.price import rounded
 from tacit.report.writers import load_writers
 
 CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note", "most_share")
-WIDEST = 80  # columns of a terminal
-BRIEF = {
+KEPT = ("clients", "names", "epsilon", "noise_multiplier", "affordable_rounds", "affordable_turns")  # above the line
+HEADS = {
+    "names": "who",
     "noise_multiplier": "noise over clip",
     "affordable_rounds": "rounds paid for",
     "planned_rounds": "rounds planned",
     "affordable_turns": "turns paid for",
     "planned_turns": "turns planned",
 }
-KEPT = (
-    "clients",
-    "names",
-    "epsilon",
-    "noise_multiplier",
-    "affordable_rounds",
-    "affordable_turns",
-)  # of a table that is too wide
 LONGEST_NAME = 16  # characters of a client's name in a table
 MOST_NAMES = 4  # of a group's clients that are named; --json names all
 
 
 def table(answer: list[dict[str, Any]]) -> Table:
-    """A row per budget group, as wide as a terminal."""
+    """A row per budget group; what is the same for all of them stands below."""
     first = answer[0]
     # of what is asked beside training a terminal has room for the price alone
     names = [name for name in first if name not in CAPTIONED and not name.endswith("_noise_multiplier")]
     names = [name for name in names if name != "names" or len(answer) > 1]  # one row is everybody
-    caption = (
-        f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}"
+    heads = {name: HEADS.get(name, name.replace("_", " ")) for name in names}
+    same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
+    aside = "".join(f"; {heads[name]} {_span(name, first[name])}" for name in same)
+    shown = Table(
+        caption=f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}{aside}"
         f"{_of_share(first)}{_of_ledger(first)}"
     )
-    columns, words, aside = _fitted(answer, names)
-    shown = Table(caption=f"{caption}{aside}")
-    roomy = _width([max(map(len, column)) for column in columns]) <= WIDEST
-    for column, width in zip(columns, words, strict=True):
-        shown.add_column(column[0], width=None if roomy else width)
-    for row in zip(*(column[1:] for column in columns), strict=True):
+    columns = [[heads[name], *(_span(name, row[name]) for row in answer)] for name in names if name not in same]
+    for head, *cells in columns:
+        shown.add_column(head, min_width=max(len(word) for text in (head, *cells) for word in text.split()))
+    for row in zip(*(cells for _, *cells in columns), strict=True):
         shown.add_row(*map(escape, row))
     return shown
 
 
-def _fitted(answer: list[dict[str, Any]], names: list[str]) -> tuple[list[list[str]], list[int], str]:
-    """The columns that fit a terminal, headings first, their longest words, and what stands below the table instead.
-
-    Headings become brief where there is no room, then what is the same in all rows goes below.
-    """
-    first, heads = answer[0], {name: name.replace("_", " ") for name in names} | {"names": "who"}
-    brief, aside = {name: said for name, said in BRIEF.items() if name in heads}, ""
-    while True:
-        columns = [[heads[name], *(_span(name, row[name]) for row in answer)] for name in names]
-        words = [max(len(word) for text in column for word in text.split()) for column in columns]
-        same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
-        if _width(words) <= WIDEST or not (brief or same):
-            return columns, words, aside
-        if brief:
-            heads, brief = heads | brief, {}
-        else:
-            aside += f"; {heads[same[-1]]} {_span(same[-1], first[same[-1]])}"
-            names = [name for name in names if name != same[-1]]
-
-
-def _width(columns: Sequence[int]) -> int:
-    """How wide a table of such columns is, with its lines."""
-    return sum(columns) + 3 * len(columns) + 1
-
-
 def _of_share(row: dict[str, Any]) -> str:
-    """Up to what one client's declared epsilon and size count, where that can cut anybody (`aggregate.most_share`)."""
     share = row.get("most_share", 1.0)
     return f"; one client counts for at most {100 * share:.3g} % of what all declare" if share < 1 else ""
 
 
 def _of_ledger(row: dict[str, Any]) -> str:
-    """What a shared ledger holds already."""
     if "ledger" not in row:
         return ""
     runs = f"{row['ledger_runs']} run{'s' * (row['ledger_runs'] != 1)}"
@@ -115,8 +82,7 @@ def _of_ledger(row: dict[str, Any]) -> str:
 
 
 def _who(names: Sequence[str]) -> str:
-    """The clients of a group, the first ones by name.
-
+    """
     >>> _who(["a", "b"]), _who(["a", "b", "c", "d", "e", "f"])
     ('a, b', 'a, b, c and 3 more')
     """
@@ -190,12 +156,10 @@ def refuse_spent(parts: Parts) -> None:
 
 
 def _affordable(row: dict[str, Any]) -> str:
-    """How a row calls what can be paid for: rounds, or turns where clients take turns."""
     return "affordable_turns" if "affordable_turns" in row else "affordable_rounds"
 
 
 def _paid(experiment: Experiment, plan: Plan, rows: list[dict[str, Any]]) -> bool:
-    """Whether enough clients can pay for a round."""
     paying = sum(row["clients"] for row in rows if row[_affordable(row)][1] >= 1)
     return paying >= max(1, plan.min_reports, experiment.train.min_clients)
 
@@ -235,10 +199,7 @@ def enough_epsilon(experiment: Experiment, population: Population, *, size: int)
 
 
 def tells_nothing(experiment: Experiment, judged: Judgement, plan: Plan, population: Population) -> str:
-    """A sentence where the answers about held-out rows would tell no more than a coin does; empty where they tell something.
-
-    It follows from public numbers: the noise, and how many rows clients of these sizes are expected to hold out.
-    """
+    """A sentence where the answers about held-out rows would tell no more than a coin, by public numbers; else nothing."""
     share, sensitive = experiment.data.held_out or 0.0, {"l2_squared": judged.l2_squared, "cells": judged.cells}
     noises = [plan.queries.mechanism(EVALUATION, index, **sensitive) for index in range(len(population))]
     stds = np.array([noise.noise_std for noise in noises if noise is not None])
@@ -253,7 +214,6 @@ def tells_nothing(experiment: Experiment, judged: Judgement, plan: Plan, populat
 
 
 def _exhausted(experiment: Experiment, population: Population, before: Before, *, size: int) -> str:
-    """Why nobody can pay for a round, and what can be done."""
     if not before.runs:
         return _too_dear(experiment, population, size=size)
     privacy, runs = experiment.privacy, f"{before.runs} run{'s' * (before.runs != 1)}"
@@ -275,7 +235,7 @@ def _exhausted(experiment: Experiment, population: Population, before: Before, *
 
 
 def _rest(epsilon: float) -> str:
-    """What is left of an epsilon, rounded down to three decimals, or to three digits that count where it is small.
+    """Rounded down to three decimals, or to three digits that count where it is small.
 
     >>> _rest(1.23456), _rest(0.00012345)
     ('1.234', '0.000123')

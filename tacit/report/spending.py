@@ -6,7 +6,7 @@ composition is monotone, so this bounds all of them.
 """
 
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,23 +28,23 @@ LARGEST = 1e9  # no limit, where limits are compared
 FEWEST_MARKS, MOST_MARKS = 12, 16  # marks of a curve; the largest is what the loop prices while a run goes on
 
 EVERYBODY = None
-Counts = dict[int, np.ndarray]  # event -> charges until each mark
-Buckets = dict[int, dict[int, int]]  # event -> bucket -> charges
+Buckets = dict[int, Counter[int]]  # event -> bucket -> charges
 # queries (round -1) count from the start, but for those that are asked at the end
-ALL = "(SELECT client, run, round, unit, event FROM charges UNION ALL SELECT NULL, run, round, unit, event FROM everybody)"
-OLD = "(SELECT client, run, round, unit, event FROM charges)"  # before there were charges for everybody
+PAID = "(SELECT client, run, round, unit, event FROM charges UNION ALL SELECT NULL, run, round, unit, event FROM everybody)"
+OWN = f"SELECT client, event, MAX(round, 0) / ?, COUNT(*), MAX(round) FROM {PAID} WHERE run = ? AND unit = ? GROUP BY 1, 2, 3"
+QUERIES = f"SELECT client, COUNT(*) FROM {PAID} WHERE run = ? AND unit = ? AND round < 0 GROUP BY 1"
+OTHERS = "SELECT NULLIF(client, ''), TOTAL(epsilon) FROM seals WHERE run != ? AND unit = ? GROUP BY 1"
 
 
 @dataclass(frozen=True)
 class Charges:
-    """The charges of one unit: by client and event, those of this run in buckets of `step` rounds, others as totals.
+    """The charges of one unit: by client and event, those of this run in buckets of `step` rounds; of other runs what they sealed.
 
     What every client was charged for, drawn or not, stands under EVERYBODY and belongs to each.
     """
 
     own: dict[str | None, Buckets]
-    sealed: dict[str | None, float]  # the epsilon that other runs have sealed
-    others: dict[str | None, dict[int, int]]  # their charges, in ledgers that sealed nothing yet
+    sealed: dict[str | None, float]
     last: dict[str | None, int]  # the last round that each was charged for
     events: dict[int, Any]
     step: int
@@ -63,20 +63,15 @@ class Charges:
         shared, alone = self.own.get(EVERYBODY, {}), self.own.get(name)
         if not shared or not alone:
             return alone or shared
-        return {e: _summed(shared.get(e, {}), alone.get(e, {})) for e in sorted({*shared, *alone})}
+        return {e: shared.get(e, Counter()) + alone.get(e, Counter()) for e in sorted({*shared, *alone})}
 
     def before(self, name: str) -> float:
         """The epsilon that other runs have sealed for the client: it counts, used or not."""
         return self.sealed.get(EVERYBODY, 0.0) + self.sealed.get(name, 0.0)
 
-    def past(self, name: str) -> dict[int, int]:
-        """What the client was charged for in other runs, where nothing was sealed."""
-        return _summed(self.others.get(EVERYBODY, {}), self.others.get(name, {}))
-
     def rounds(self, name: str) -> int:
         """How many rounds of this run the client was charged for."""
-        charged = sum(count for buckets in self.mine(name).values() for count in buckets.values())
-        return charged - self.queries.get(name, 0)
+        return sum(buckets.total() for buckets in self.mine(name).values()) - self.queries.get(name, 0)
 
     def last_round(self, name: str) -> int:
         """The last round that the client was charged for; -1 if there is none."""
@@ -89,31 +84,20 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
     try:
         # not read-only: what a crash left half-written in the journal is rolled back first, as for every reader
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10)) as db:
-            texts = db.execute("SELECT id, text FROM events").fetchall()
-            known = db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'everybody'").fetchone()[0]
-            paid = ALL if known else OLD
-            mine = db.execute(
-                f"SELECT client, event, MAX(round, 0) / ?, COUNT(*), MAX(round) FROM {paid} WHERE run = ? AND unit = ?"
-                " GROUP BY 1, 2, 3",
-                (step, run, unit),
-            ).fetchall()
-            asked = f"SELECT client, COUNT(*) FROM {paid} WHERE run = ? AND unit = ? AND round < 0 GROUP BY 1"
-            queries = dict(db.execute(asked, (run, unit)).fetchall())
-            rest, seals = _other_runs(db, paid, run=run, unit=unit)
-            total = db.execute(f"SELECT COUNT(*) FROM {paid}").fetchone()[0]
+            events = {key: price.from_text(text) for key, text in db.execute("SELECT id, text FROM events").fetchall()}
+            mine = db.execute(OWN, (step, run, unit)).fetchall()
+            queries = dict(db.execute(QUERIES, (run, unit)).fetchall())
+            sealed = dict(db.execute(OTHERS, (run, unit)).fetchall())
+            total = db.execute(f"SELECT COUNT(*) FROM {PAID}").fetchone()[0]
     except sqlite3.Error as error:
         raise BadInput(f"The ledger {path} cannot be read ({error}).") from None
-    own: dict[str | None, Buckets] = defaultdict(lambda: defaultdict(dict))
-    others: dict[str | None, dict[int, int]] = defaultdict(dict)
+    own: dict[str | None, Buckets] = defaultdict(lambda: defaultdict(Counter))
     last: dict[str | None, int] = {}
-    events = {key: price.from_text(text) for key, text in texts}
     late = {key for key, event in events.items() if _is_late(event)}
     for client, event, bucket, count, latest in mine:
         own[client][event][(planned - 1) // step if event in late else bucket] = count
         last[client] = max(latest, last.get(client, -1))
-    for client, event, count in rest:
-        others[client][event] = count
-    return Charges(own, seals, others, last, events, step, total, delta, accountant, queries)
+    return Charges(own, sealed, last, events, step, total, delta, accountant, queries)
 
 
 def _is_late(event: DpEvent) -> bool:
@@ -122,19 +106,8 @@ def _is_late(event: DpEvent) -> bool:
     return isinstance(inner, SideDpEvent) and inner.side == HELD_OUT
 
 
-def _other_runs(
-    db: sqlite3.Connection, paid: str, *, run: str, unit: str
-) -> tuple[list[tuple[str | None, int, int]], dict[str | None, float]]:
-    """What other runs sealed; in ledgers of earlier formats, what they were charged for."""
-    if db.execute("SELECT COUNT(*) FROM sqlite_master WHERE name = 'seals'").fetchone()[0]:
-        query = "SELECT NULLIF(client, ''), TOTAL(epsilon) FROM seals WHERE run != ? AND unit = ? GROUP BY 1"
-        return [], dict(db.execute(query, (run, unit)).fetchall())
-    query = f"SELECT client, event, COUNT(*) FROM {paid} WHERE run != ? AND unit = ? GROUP BY 1, 2"
-    return db.execute(query, (run, unit)).fetchall(), {}
-
-
 def stride(planned: int, curves: int) -> int:
-    """The rounds between two marks of a curve, so that all curves together stay cheap.
+    """The rounds between two marks of a curve, so that all curves in total stay cheap.
 
     >>> stride(30, 1), stride(500, 1), stride(500, 8)
     (2, 32, 64)
@@ -151,56 +124,50 @@ def groups(
 
     Between two marks the later one is the bound.
     """
-    chosen, found = _chosen(*_kinds(charges, names, limits)) if done else [], []
+    chosen, found = _chosen(charges, names, limits) if done else [], []
     every = stride(planned, len(chosen)) // charges.step
     last = (done - 1) // (every * charges.step)
     for members, stand_for in chosen:
-        own = _most(charges, [names[i] for i in members], last, every)
-        base, before = list(charges.past(names[members[0]]).items()), charges.before(names[members[0]])
-        spent = [
-            before + charges.epsilon([*base, *((event, until[m]) for event, until in own.items())])
-            for m in range(last + 1)
-        ]
+        own, before = _most(charges, [names[i] for i in members], last, every), charges.before(names[members[0]])
+        spent = [before + charges.epsilon((event, until[m]) for event, until in own.items()) for m in range(last + 1)]
         at = [min(done, (mark + 1) * every * charges.step) for mark in range(last + 1)]
-        found.append({"rounds": at, "epsilon": spent, "limit": limits[members[0]], **_label(stand_for, names, limits)})
+        known = [limit for limit in (limits[index] for index in stand_for) if limit is not None]
+        found.append(
+            {
+                "rounds": at,
+                "epsilon": spent,
+                "limit": limits[members[0]],
+                "clients": len(stand_for),
+                "limits": [min(known), max(known)] if known else None,
+                "name": names[stand_for[0]] if len(stand_for) == 1 else None,
+            }
+        )
     return found
 
 
 def spent_by_all(charges: Charges, names: list[str], *, most: int | None = None) -> list[float] | None:
     """What every client has spent, exactly; None if that takes more than `most` prices."""
-    kinds = [_all_of(charges, name) for name in names]
+    kinds = [tuple(sorted((event, n.total()) for event, n in charges.mine(name).items())) for name in names]
     if most is not None and len(set(kinds)) > most:
         return None
     prices = {kind: charges.epsilon(kind) for kind in set(kinds)}
     return [charges.before(name) + prices[kind] for name, kind in zip(names, kinds, strict=True)]
 
 
-def _summed(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
-    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+def _chosen(charges: Charges, names: list[str], limits: list[float | None]) -> list[tuple[list[int], list[int]]]:
+    """(the clients a curve is computed for, the clients it stands for): all kinds of clients, or one of each of a few stretches.
 
-
-def _all_of(charges: Charges, name: str) -> tuple[tuple[int, int], ...]:
-    own = [(event, sum(buckets.values())) for event, buckets in charges.mine(name).items()]
-    return tuple(sorted([*own, *charges.past(name).items()]))
-
-
-def _kinds(charges: Charges, names: list[str], limits: list[float | None]) -> tuple[list[list[int]], list[float]]:
-    """Clients with equal limit, events and past, by ascending limit, and these limits."""
-    kinds: dict[Any, list[int]] = defaultdict(list)
-    for index, name in enumerate(names):
-        past = (charges.before(name), *sorted(charges.past(name).items()))
-        limit = limits[index]
-        kinds[(np.inf if limit is None else limit, tuple(sorted(charges.mine(name))), past)].append(index)
-    order = sorted(kinds)
-    return [kinds[key] for key in order], [key[0] for key in order]
-
-
-def _chosen(kinds: list[list[int]], keys: list[float]) -> list[tuple[list[int], list[int]]]:
-    """(the clients a curve is computed for, the clients it stands for): all kinds, or one of each of a few stretches."""
+    Clients of a kind have equal limit, events and past.
+    """
+    by: dict[Any, list[int]] = defaultdict(list)
+    for index, (name, limit) in enumerate(zip(names, limits, strict=True)):
+        by[np.inf if limit is None else limit, tuple(sorted(charges.mine(name))), charges.before(name)].append(index)
+    order = sorted(by)
+    kinds = [by[key] for key in order]
     if len(kinds) <= MOST_GROUPS:
         return [(kind, kind) for kind in kinds]
     found = []
-    for number, (start, stop) in enumerate(_stretches(keys)):
+    for number, (start, stop) in enumerate(_stretches([key[0] for key in order])):
         shown = kinds[start if number == 0 else stop - 1]  # both ends of the range of limits are there
         found.append((shown, [index for kind in kinds[start:stop] for index in kind]))
     return found
@@ -224,9 +191,9 @@ def _stretches(limits: list[float]) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _most(charges: Charges, members: list[str], last: int, every: int) -> Counts:
+def _most(charges: Charges, members: list[str], last: int, every: int) -> dict[int, np.ndarray]:
     """For each event, the largest number of charges of a member until each mark."""
-    most: Counts = {}
+    most: dict[int, np.ndarray] = {}
     for name in members:
         for event, buckets in charges.mine(name).items():
             row = np.zeros(last + 1, dtype=int)
@@ -235,9 +202,3 @@ def _most(charges: Charges, members: list[str], last: int, every: int) -> Counts
             until = np.cumsum(row)
             most[event] = np.maximum(most[event], until) if event in most else until
     return most
-
-
-def _label(stand_for: list[int], names: list[str], limits: list[float | None]) -> dict[str, Any]:
-    known = [limit for limit in (limits[index] for index in stand_for) if limit is not None]
-    ends = [min(known), max(known)] if known else None
-    return {"clients": len(stand_for), "limits": ends, "name": names[stand_for[0]] if len(stand_for) == 1 else None}
