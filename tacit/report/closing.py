@@ -20,16 +20,27 @@ from tacit.parts import metrics
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.types import Others
 
-# Whether the final model says more than one answer for everybody would: on the public test rows, by the run's own
-# metric.
+FILES = (
+    "report.html",
+    "experiment.toml",
+    "rounds.jsonl",
+    "rounds.csv",
+    "model.safetensors",
+    "encoder.json",
+    "summary.json",
+)
+UNTRAINED = (
+    "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
+    " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
+)
 
 
 def not_better(summary: Mapping[str, Any]) -> str:
-    """One line where the 95 % interval over test rows reaches what a constant answer has; else, or without test rows, nothing.
+    """One line where the 95 % interval over test rows reaches the majority-class baseline; else, or without test rows, nothing.
 
-    >>> told = {"value": 0.52, "interval": [0.4, 0.6], "better": "higher", "baseline": 0.5}
-    >>> not_better({"rounds": 3, "metric": "accuracy", "metrics": {"accuracy": told}, "guarantee": None}).partition(":")[0]
-    'Not better than a constant answer'
+    >>> known = {"value": 0.52, "interval": [0.4, 0.6], "better": "higher", "baseline": 0.5}
+    >>> not_better({"rounds": 3, "metric": "accuracy", "metrics": {"accuracy": known}, "guarantee": None}).partition(":")[0]
+    'Not better than the majority-class baseline'
     """
     metric = str(summary.get("metric", "accuracy"))
     known = (summary.get("metrics") or {}).get(metric) or {}
@@ -38,13 +49,12 @@ def not_better(summary: Mapping[str, Any]) -> str:
         return ""
     low, high = interval
     reached = high >= baseline if known.get("better") == "lower" else low <= baseline
-    if not reached:
-        return ""
     needed = "more rounds, a larger ε or more rows" if summary.get("guarantee") else "more rounds or more rows"
-    return (
-        f"Not better than a constant answer: the 95 % interval of {metrics.words(metric)} over test rows, {low:.4f} to {high:.4f},"
-        f" reaches the {baseline:.4f} of always answering the same; {needed} are needed."
+    said = (
+        f"Not better than the majority-class baseline: the 95 % interval of {metrics.words(metric)} over test rows, {low:.4f} to"
+        f" {high:.4f}, reaches the {baseline:.4f} of always answering the same; {needed} are needed."
     )
+    return said if reached else ""
 
 
 def closing(history: History, console: Console) -> None:
@@ -55,40 +65,26 @@ def closing(history: History, console: Console) -> None:
         table.add_row(Text(name, style="dim"), Text(value))
     console.print(table)
     show_promise(summary, console, history.out)
-    kept = [
-        "report.html",
-        "experiment.toml",
-        "rounds.jsonl",
-        "rounds.csv",
-        "model.safetensors",
-        "encoder.json",
-        "summary.json",
-    ]
-    if history.ledger and history.ledger.path.parent == history.out:
-        kept.insert(4, "ledger.db")
-    kept += ["personal.json"] * ("personal" in summary)
     if not history.rounds:
-        console.print(
-            "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
-            " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
-        )
-    say_constant(summary, console)
+        console.print(UNTRAINED)
+    say_baseline(summary, console)
+    mine = history.ledger is not None and history.ledger.path.parent == history.out
+    kept = [*FILES[:4], *["ledger.db"] * mine, *FILES[4:], *["personal.json"] * ("personal" in summary)]
     console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
-    say_clients(history.out, console)
+    _say_clients(history.out, console)
     say_stats(history.out, console)
-    if history.ledger and history.ledger.path.parent != history.out:
+    if history.ledger and not mine:
         console.print(Text(f"Ledger: {history.ledger.path}"))
 
 
-def say_clients(folder: Path, console: Console) -> None:
-    """How the model serves clients apart, where a simulation was asked for it; nothing where it was not."""
+def _say_clients(folder: Path, console: Console) -> None:
+    """How the model serves clients, each counted once, where a simulation was asked for it."""
     found = (read(folder).per_client or {}) if (folder / PER_CLIENT).is_file() else {}
-    told = found.get("spread")
-    if told:
-        numbers = ", ".join(
-            f"{key.replace('_', ' ')} {told[key]:.4f}" for key in ("mean", "std", "worst_tenth", "worst")
-        )
-        what = f"{metrics.words(found['metric'])} of {told['clients']} clients, each counted once"
+    spread = found.get("spread")
+    if spread:
+        keys = ("mean", "std", "worst_tenth", "worst")
+        numbers = ", ".join(f"{key.replace('_', ' ')} {spread[key]:.4f}" for key in keys)
+        what = f"{metrics.words(found['metric'])} of {spread['clients']} clients, each counted once"
         console.print(Text(f"By client: {numbers} ({what}). {found['note']}"), soft_wrap=True)
 
 
@@ -98,10 +94,10 @@ def say_stats(folder: Path, console: Console) -> None:
         console.print(Text(f"Statistics: {folder / STATS_FILE} (tacit stats {folder})"))
 
 
-def say_constant(summary: dict[str, Any], console: Console) -> None:
+def say_baseline(summary: dict[str, Any], console: Console) -> None:
     """A line where the final model is no better than one answer for everybody."""
-    if told := not_better(summary):
-        console.print(Text(told, style="yellow"), soft_wrap=True)
+    if words := not_better(summary):
+        console.print(Text(words, style="yellow"), soft_wrap=True)
 
 
 def show_promise(summary: dict[str, Any], console: Console, folder: Path) -> None:
@@ -124,35 +120,28 @@ def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tu
     `other_runs` is how many share the ledger, None where that was not written down: earlier versions then added them in.
     """
     spent, others = promise["epsilon"], promise.get("others")
+    shared = (
+        Others(**others | {"epsilon": math.inf if others["epsilon"] is None else others["epsilon"]}) if others else None
+    )
     bound = f"epsilon at most {shown(spent['max'])} (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
     lines = [
         ("for every client", f"{bound} at delta = {shown_delta(promise['delta'])}, per {promise['unit']}"),
         ("spent in", _spent_in(promise, other_runs)),
-        *([("with other runs", with_others(_others(others), promise["unit"]))] if others else []),
+        *([("with other runs", with_others(shared, promise["unit"]))] if shared else []),
         ("the change", promise["relation"]),
         ("against", promise["adversary"].rstrip(",")),
         ("by", f"{promise['accountant']}, for {promise['sampler']}"),
         ("noise from", promise["randomness"]),
         ("provided that", "; ".join(promise["assumes"])),
     ]
-    more = [
-        (
-            f"against {other['adversary']}",
-            seen_by_more(other["epsilon"]["max"], other["delta"], other["unit"], other["relation"], other["sampler"]),
-        )
-        for other in promise.get("also", [])
-    ]
-    return [*lines, *more]
+    for other in promise.get("also", []):
+        bound = (other["epsilon"]["max"], other["delta"], other["unit"], other["relation"], other["sampler"])
+        lines.append((f"against {other['adversary']}", seen_by_more(*bound)))
+    return lines
 
 
 def _spent_in(promise: dict[str, Any], other_runs: int | None) -> str:
     return "this run" if promise.get("others") or other_runs == 0 else "all runs in its ledger together"
-
-
-def _others(record: dict[str, Any]) -> Others:
-    values = dict(record)
-    values["epsilon"] = math.inf if record["epsilon"] is None else record["epsilon"]
-    return Others(**values)
 
 
 def _value(summary: dict[str, Any], metric: str) -> str:
@@ -163,7 +152,7 @@ def _value(summary: dict[str, Any], metric: str) -> str:
     ends, baseline = known.get("interval"), known.get("baseline")
     more = f" (95 % over test rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
     return f"{summary[f'test_{metric}']:.4f}{more}" + (
-        f"; a constant answer has {baseline:.4f}" if baseline is not None else ""
+        f"; majority-class baseline {baseline:.4f}" if baseline is not None else ""
     )
 
 

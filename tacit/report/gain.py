@@ -259,7 +259,7 @@ def tables(gains: Gains) -> list[Table]:
         shown.caption = (
             f"{len(gains.sites)} of {gains.everybody} sites, from the fewest to the most rows; --json has the same"
         )
-    bars = Table(title=Text(f"{gains.site}, if everybody allowed epsilon (a bar is what its own model gains)"))
+    bars = Table(title=Text(f"{gains.site}, if everybody allowed epsilon (a bar is what its personalised model gains)"))
     for head in ("epsilon", *(f"tau {t:.3g}" for t in gains.taus)):
         bars.add_column(head)
     wide = WIDE // max(1, len(gains.taus) - 1)
@@ -282,12 +282,12 @@ def pays(gains: Gains) -> list[str]:
         instead = f" instead of {before}" if now and before != after else ""
         lines.append(
             f"tau {tau:.3g}: were everybody asked half as often, with this noise, {gains.site} would gain"
-            f" {after}{instead} by its own model, and {_percent(other['common'])} by the common one."
+            f" {after}{instead} by its personalised model, and {_percent(other['common'])} by the global one."
         )
     for tau in gains.taus:
         found = gains.pays[tau]
-        own = f"an own model gains {100 * PAYS:.0f} % {_since(found['own'])}"
-        lines.append(f"tau {tau:.3g}: {own}; the common model beats staying alone {_since(found['common'])}.")
+        own = f"a personalised model gains {100 * PAYS:.0f} % {_since(found['own'])}"
+        lines.append(f"tau {tau:.3g}: {own}; the global model beats staying alone {_since(found['common'])}.")
     return lines
 
 

@@ -7,8 +7,9 @@ never share an axis."""
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import numpy as np
 from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
 from tacit.lab.compare import results
-from tacit.lab.compare.differences import Difference, Scored, differences
+from tacit.lab.compare.differences import Scored, differences
 from tacit.lab.compare.findings import Finding, columns, findings
-from tacit.lab.compare.grid import ASKED, BASE, asked, expand, tasks_of
+from tacit.lab.compare.grid import ASKED, BASE, Cell, Task, asked, expand, tasks_of
 from tacit.lab.compare.results import (
     BACKDOORED,
     CONFIDENCE,
@@ -36,90 +37,92 @@ from tacit.lab.compare.table import AUC
 from tacit.parts import metrics
 from tacit.report.collect import asset, figure_scripts, personal, settings, short, shown_places, stages
 
-# What a comparison's page says of settings held against each other: paired differences, and own models setting by
-# setting.
-
-MOST_PAIRS = 12  # drawn; differences.csv of a comparison has all
+MOST_PAIRS = 12  # of paired differences, drawn; differences.csv of a comparison has all
 SIGNIFICANT = 0.05
 MOST_BELLS = 60  # clients of a run that are drawn (html/personal.js)
 MOST_ROWS = 1200  # over all runs of a comparison: about a tenth of a megabyte
+MODELS, GAPS = ("alone", "common", "own"), ("own_less_alone", "own_less_common")
+CUMULATED = ("uplink_bytes", "downlink_bytes")
+DRAWN = re.compile(r'several: "(\w+)"')  # the number that a figure of several runs draws
+SPARSE = ("score", "loss")  # of rounds that were tested: others have none
+FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/deploy/operate/layout.py has them
+Promised = tuple[str, bool]  # a statement, and whether its noise follows from a seed: two promises where either differs
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One setting: its label, what it varies, and its runs that ended with their scores."""
+class Entry:
+    """One line of the page: a label and its runs, one per seed."""
 
     label: str
-    varied: Mapping[str, Any]
-    runs: Sequence[tuple[RunFiles, float]]
+    runs: tuple[RunFiles, ...]
+    planned: int
+    missing: int = 0  # runs of a comparison that have not begun
+    varied: dict[str, Any] = field(default_factory=dict)
+    attacked: dict[str, Estimate] = field(default_factory=dict)  # what attacks found, by their titles
 
     @property
-    def scores(self) -> dict[int, float]:
-        """By seed."""
-        return {run.experiment.run.seed: score for run, score in self.runs}
+    def ended(self) -> list[RunFiles]:
+        """The runs that ended."""
+        return [run for run in self.runs if run.summary is not None]
 
 
-def paired(settings: Sequence[Setting]) -> dict[str, Any] | None:
+def paired(entries: Sequence[Entry]) -> dict[str, Any] | None:
     """Differences of settings over the seeds they share; None where no two share two seeds."""
-    known = [one for one in settings if len(one.scores) == len(one.runs)]  # else a seed stands for several runs
-    by_label = {one.label: one.scores for one in known}
-    found = differences([Scored(one.label, one.varied, one.scores) for one in known])
+    scores = {one.label: {run.experiment.run.seed: _last(run) for run in one.ended} for one in entries}
+    known = [one for one in entries if len(scores[one.label]) == len(one.ended)]  # else a seed stands for several runs
+    found = differences([Scored(one.label, one.varied, scores[one.label]) for one in known])
     if not any(len(one.seeds) > 1 for one in found):
         return None
-    return {"count": len(found), "some": [_difference(one, by_label) for one in found[:MOST_PAIRS]]}
+    some = [
+        {
+            "name": f"{one.cell} − {one.than}",
+            "seeds": len(one.seeds),
+            "value": short(one.mean),
+            "interval": []
+            if one.interval is None
+            else [short(one.mean - one.interval), short(one.mean + one.interval)],
+            "p": short(one.p),
+            "p_holm": short(one.p_holm),
+            "shown": one.p_holm is not None and one.p_holm < SIGNIFICANT,
+            "each": [short(scores[one.cell][seed] - scores[one.than][seed]) for seed in one.seeds],
+        }
+        for one in found[:MOST_PAIRS]
+    ]
+    return {"count": len(found), "some": some}
 
 
-def _difference(one: Difference, scores: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:
-    ends = [] if one.interval is None else [short(one.mean - one.interval), short(one.mean + one.interval)]
-    return {
-        "name": f"{one.cell} − {one.than}",
-        "seeds": len(one.seeds),
-        "value": short(one.mean),
-        "interval": ends,
-        "p": short(one.p),
-        "p_holm": short(one.p_holm),
-        "shown": one.p_holm is not None and one.p_holm < SIGNIFICANT,
-        "each": [short(scores[one.cell][seed] - scores[one.than][seed]) for seed in one.seeds],
-    }
-
-
-def homes(settings: Sequence[Setting], *, metric: str) -> dict[str, Any] | None:
-    """What clients have alone, from the common model and from their own, setting by setting; None where no run was asked for it.
+def homes(entries: Sequence[Entry], *, metric: str) -> dict[str, Any] | None:
+    """What clients have alone, from the global model and from their own, setting by setting; None where no run was asked for it.
 
     From raw rows: no epsilon covers it.
     """
-    told = [(one.label, [found for run, _ in one.runs if (found := results.told(run))]) for one in settings]
+    told = [(one.label, [found for run in one.ended if (found := results.told(run))]) for one in entries]
     rows = [(label, found) for label, found in told if found]
     if not rows:
         return None
-    models = ("alone", "common", "own")
     return {
         "metric": metrics.words(metric),
         "names": [label for label, _ in rows],
         "seeds": max(len(found) for _, found in rows),
-        "models": [[_over(found, key, metric) for key in models] for _, found in rows],
-        "gaps": [[_over(found, key, metric) for key in ("own_less_alone", "own_less_common")] for _, found in rows],
+        "models": [[_over(found, key, metric) for key in MODELS] for _, found in rows],
+        "gaps": [[_over(found, key, metric) for key in GAPS] for _, found in rows],
     }
 
 
-def by_client(settings: Sequence[Setting]) -> list[dict[str, Any]]:
-    """What every client has alone, from the common model and from its own, run by run, beside its epsilon, by the headline metric.
+def by_client(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """The same client by client, run by run, beside each epsilon, by the headline metric: no epsilon covers it.
 
-    From raw rows: no epsilon covers it. Seeds are apart, because another seed may deal rows out to other clients; as many runs as
-    keep the page small.
+    Seeds are apart, because another seed may deal rows out to other clients; as many runs as keep the page small.
     """
     found, left = list[dict[str, Any]](), MOST_ROWS
-    for one in settings:
-        for run, _ in one.runs:
-            told = personal(run)
-            first = (
-                {key: part[:MOST_BELLS] if isinstance(part, list) else part for key, part in told["told"][0].items()}
-                if told
-                else {}
-            )
+    for one in entries:
+        for run in one.ended:
+            table = personal(run)
+            parts = table["told"][0] if table else {}
+            first = {key: part[:MOST_BELLS] if isinstance(part, list) else part for key, part in parts.items()}
             left -= len(first.get("models", ()))
             if first.get("models") and left >= 0:
-                seed = f", seed {run.experiment.run.seed}" if len(one.runs) > 1 else ""
+                seed = f", seed {run.experiment.run.seed}" if len(one.ended) > 1 else ""
                 found.append({"label": f"{one.label}{seed}", "told": first})
     return found
 
@@ -130,18 +133,20 @@ def _over(found: Sequence[dict[str, Any]], key: str, metric: str) -> list[Any]:
     mean = estimate([one[key]["value"] for one in found], bounds)
     if mean is None:
         return [None, []]
-    ends = _ends(mean) or ([short(end) for end in found[0][key]["interval"] or ()] if len(found) == 1 else [])
+    ends = [] if mean.interval is None else _ends(mean)[1:]
+    if not ends and len(found) == 1:
+        ends = [short(end) for end in found[0][key]["interval"] or ()]
     return [short(mean.mean), ends]
 
 
-def _ends(found: Estimate) -> list[float]:
-    """The ends of an interval as a picture draws it; empty where there is none."""
+def _ends(found: Estimate) -> list[float | None]:
+    """A number with the ends of its interval, which are null where there is none."""
     below, above = found.span
-    return [] if found.interval is None else [short(found.mean - below), short(found.mean + above)]
+    limits = (None, None) if found.interval is None else (short(found.mean - below), short(found.mean + above))
+    return [short(found.mean), *limits]
 
 
-# What attacks reached, for the page: a matrix of defences by attacks, and the findings of one experiment. No epsilon
-# covers it.
+# What attacks reached: a matrix of defences by attacks, and the findings of one experiment. No epsilon covers it.
 
 MOST_POINTS = 300  # of a line
 MOST_NUMBERS = 200  # of a finding: a page is no archive, and the file beside it has all
@@ -161,8 +166,8 @@ def matrix(rows: Sequence[MatrixRow], *, metric: str) -> dict[str, Any] | None:
         "rows": [
             {
                 "label": label,
-                "score": _ends_attacked(score),
-                "attacked": [_ends_attacked(found.get(title)) for title in titles],
+                "score": score and _ends(score),
+                "attacked": [one and _ends(one) for one in map(found.get, titles)],
             }
             for label, score, found in rows
         ],
@@ -205,45 +210,20 @@ def _one(found: Finding) -> dict[str, Any]:
     return kept
 
 
-def _ends_attacked(found: Estimate | None) -> list[float | None] | None:
-    if found is None:
-        return None
-    below, above = found.span
-    limits = (None, None) if found.interval is None else (short(found.mean - below), short(found.mean + above))
-    return [short(found.mean), *limits]
-
-
-DRAWN = re.compile(r'several: "(\w+)"')  # the number that a figure of several runs draws
-SPARSE = ("score", "loss")  # of rounds that were tested: others have none
-CUMULATED = ("uplink_bytes", "downlink_bytes")
-FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/deploy/operate/layout.py has them
-Promised = tuple[str, bool]  # a statement, and whether its noise follows from a seed: two promises where either differs
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of the page: a label and its runs, one per seed."""
-
-    label: str
-    runs: tuple[RunFiles, ...]
-    planned: int
-    missing: int = 0  # runs of a comparison that have not begun
-    varied: dict[str, Any] = field(default_factory=dict)
-    attacked: dict[str, Estimate] = field(default_factory=dict)  # what attacks found, by their titles
-
-
 def entries(folders: Sequence[Path]) -> list[Entry]:
     """What the folders hold, in their order. Raises BadInput in one sentence for a folder that cannot be shown."""
     found: list[Entry] = []
     for folder in folders:
-        found += _cells(folder) if (folder / ASKED).exists() else [_single(folder)]
-    labels = [entry.label for entry in found]
-    twice = {label for label in labels if labels.count(label) > 1}
-    seen: dict[str, int] = {}
+        found += (
+            _cells(folder)
+            if (folder / ASKED).exists()
+            else [Entry(called(folder), (run := read(folder),), run.experiment.train.rounds)]
+        )
+    counts, seen = Counter(entry.label for entry in found), Counter[str]()
     for index, entry in enumerate(found):
-        if entry.label in twice:
-            seen[entry.label] = seen.get(entry.label, 0) + 1
-            found[index] = Entry(f"{entry.label} ({seen[entry.label]})", *_rest(entry))
+        if counts[entry.label] > 1:
+            seen[entry.label] += 1
+            found[index] = replace(entry, label=f"{entry.label} ({seen[entry.label]})")
     return found
 
 
@@ -260,7 +240,6 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
             f"These runs are measured by {' and by '.join(sorted(named))}: show those of one metric together."
         )
     metric = named.pop()
-    known = [Setting(e.label, e.varied, [(run, _last(run)) for run in e.runs if run.summary is not None]) for e in kept]
     common, own = _settings([entry.runs[0] for entry in kept])
     differing = {entry.label: mine for entry, mine in zip(kept, own, strict=True)}
     return {
@@ -270,9 +249,9 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
         "seeded": True in drawn,
         "seeded_alone": [e.label for e in kept if any(run.seeded for run in e.runs)] if len(drawn) > 1 else [],
         "metric": {"name": metrics.words(metric), "share": metrics.is_share(metric), **_about(kept)},
-        "paired": paired(known),
-        "homes": homes(known, metric=metric),
-        "homes_by_client": by_client(known),
+        "paired": paired(kept),
+        "homes": homes(kept, metric=metric),
+        "homes_by_client": by_client(kept),
         "last": last_rounds(len(run.rounds) for entry in found for run in entry.runs if run.summary),
         "confidence": 100 * CONFIDENCE,
         "promises": [_promise(found, one, drawn=len(drawn) > 1) for one in promises],
@@ -293,11 +272,6 @@ def _about(kept: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def _single(folder: Path) -> Entry:
-    run = read(folder)
-    return Entry(called(folder), (run,), run.experiment.train.rounds)
-
-
 def called(folder: Path) -> str:
     """What a run's folder is called on a page: a federation's results by the federation, as "results" says nothing to a reader."""
     place = folder.resolve()
@@ -308,13 +282,18 @@ def _promised(run: RunFiles) -> Promised | None:
     return (statement(run.guarantee), run.seeded) if run.guarantee else None
 
 
-def _cells(folder: Path) -> list[Entry]:
+def grid_of(folder: Path) -> tuple[list[Cell], list[Task]]:
+    """The cells of a comparison and its runs. Raises BadInput where its files are damaged."""
     vary, seeds = asked(folder)
     try:
         cells = expand(tomllib.loads((folder / BASE).read_text("utf-8")), vary, seeds=seeds)
-        tasks = tasks_of(folder, cells)
+        return cells, tasks_of(folder, cells)
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{folder / BASE} is damaged ({' '.join(str(error).split())}).") from None
+
+
+def _cells(folder: Path) -> list[Entry]:
+    cells, tasks = grid_of(folder)
     found = []
     for cell in cells:
         begun = [t.folder for t in tasks if t.cell is cell and (t.folder / "experiment.toml").exists()]
@@ -325,13 +304,9 @@ def _cells(folder: Path) -> list[Entry]:
     return found
 
 
-def _rest(entry: Entry) -> tuple[Any, ...]:
-    return entry.runs, entry.planned, entry.missing, entry.varied, entry.attacked
-
-
 def _attacked(entry: Entry, metric: str) -> MatrixRow:
     """What the model and what attackers reached, over seeds."""
-    ended = [run for run in entry.runs if run.summary is not None]
+    ended = entry.ended
     reached = [value for run in ended if (value := last_backdoor(run.rounds)) is not None]
     own = estimate(reached, (0.0, 1.0))
     score = estimate([_last(run) for run in ended], metrics.bounds(metric))
@@ -339,7 +314,7 @@ def _attacked(entry: Entry, metric: str) -> MatrixRow:
 
 
 def _entry(entry: Entry, promises: list[Promised]) -> dict[str, Any]:
-    ended = [run for run in entry.runs if run.summary is not None]
+    ended = entry.ended
     last = [_last(run) for run in ended]
     found = estimate(last)
     promise, made = next(((run.guarantee, _promised(run)) for run in entry.runs if run.guarantee), (None, None))

@@ -24,11 +24,11 @@ from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.compare import ledger
 from tacit.lab.compare.findings import findings
-from tacit.lab.compare.grid import ASKED, BASE, asked, expand, tasks_of, text
+from tacit.lab.compare.grid import ASKED, text
 from tacit.lab.compare.results import rows_of
 from tacit.privacy.guarantee import SEEDED, shown
 from tacit.report.collect import asset, figure_scripts, metric_facts, run_page, settings, short
-from tacit.report.overlay import FEDERATION, RESULTS, attack_page, called, entries, matrix_page, several_page
+from tacit.report.overlay import FEDERATION, RESULTS, attack_page, called, entries, grid_of, matrix_page, several_page
 from tacit.report.overlay import shown as attacked_shown
 
 # A deployment's sites for the page, as the server sees them: who answered, who refused, who is out, and why.
@@ -115,12 +115,7 @@ def cost(folder: Path) -> dict[str, Any]:
 
     Raises: BadInput where a file of the comparison is damaged.
     """
-    vary, seeds = asked(folder)
-    try:
-        cells = expand(tomllib.loads((folder / BASE).read_text("utf-8")), vary, seeds=seeds)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{folder / BASE} is damaged ({' '.join(str(error).split())}).") from None
-    rows = rows_of(tasks_of(folder, cells), {})
+    rows = rows_of(grid_of(folder)[1], {})
     sums = ledger.together(rows)
     told = [one.record() | {"epsilon": _epsilon(one), "sentence": one.sentence} for one in sums]
     said = {one.sentence for one in sums}
@@ -296,7 +291,7 @@ def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quic
         if len(folders) == 1 and found[0].runs:
             name = found[0].runs[0].experiment.name
         data = several_page(found, name=name)
-        data["together"] = cost(folders[0]) if len(folders) == 1 else None
+        data["total"] = cost(folders[0]) if len(folders) == 1 else None
     return printable(data | {"live": live, "tacit": tacit.__version__})
 
 

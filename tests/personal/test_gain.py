@@ -91,7 +91,7 @@ def test_the_command_prints_assumptions_and_draws_and_refuses_in_a_sentence(tmp_
     ]
     shown = CliRunner().invoke(app, [*words, "--with", "tau=0.1", "--with", f"picture={tmp_path / 'gain.svg'}"])
     assert shown.exit_code == 0, shown.output
-    for said in ("no gain is promised", "tau 0.1: an own model gains 5 %", "client-0"):
+    for said in ("no gain is promised", "tau 0.1: a personalised model gains 5 %", "client-0"):
         assert said in shown.output
     assert (tmp_path / "gain.svg").read_text().startswith("<?xml")
     told = CliRunner().invoke(app, [*words, "--json"])
@@ -199,7 +199,7 @@ def test_how_much_sites_differ_is_taken_from_a_finished_run_in_the_units_of_a_ga
     words = ["plan", "digits", "--set", "data.clients=3", "--set", "privacy.epsilon=3", "--set", "train.rounds=3"]
     shown = CliRunner().invoke(app, [*words, "--gain", "--with", f"tau={tmp_path / 'run'}"])
     assert shown.exit_code == 0, shown.output
-    assert f"tau {tau_of(tmp_path / 'run'):.3g}: an own model gains" in shown.output
+    assert f"tau {tau_of(tmp_path / 'run'):.3g}: a personalised model gains" in shown.output
 
 
 def test_a_run_that_does_not_say_how_much_clients_differ_is_refused(tmp_path):

@@ -126,7 +126,7 @@ WEAK = {"value": 0.14, "interval": [0.11, 0.18], "better": "higher", "baseline":
 
 
 def test_a_model_that_is_no_better_than_a_constant_answer_says_so_in_one_line_at_the_end(ended):
-    assert "Not better than a constant answer" not in printed(
+    assert "Not better than the majority-class baseline" not in printed(
         replace(ended, summary=ended.summary | {"metrics": {"accuracy": WEAK | {"interval": [0.13, 0.18]}}})
     )
     weak = ended.summary | {"metrics": {"accuracy": WEAK}}
@@ -154,7 +154,7 @@ def test_a_run_without_test_rows_is_held_against_no_constant(known):
 
 def test_a_page_says_that_its_model_is_no_better_than_a_constant_answer(ended):
     files = read(ended.out)
-    for interval, said in (([0.11, 0.18], "Not better than a constant answer"), ([0.13, 0.18], "")):
+    for interval, said in (([0.11, 0.18], "Not better than the majority-class baseline"), ([0.13, 0.18], "")):
         summary = (files.summary or {}) | {"metrics": {"accuracy": WEAK | {"interval": interval}}}
         assert run_page(replace(files, summary=summary))["not_better"].partition(":")[0] == said
 

@@ -101,7 +101,7 @@ def test_a_site_without_own_models_is_told_how_it_would_get_them(browser, tmp_pa
     folder = asked(tmp_path / "north", "0.3")
     show(browser, write_site_page(folder))
     text = browser.value("document.body.innerText")
-    assert "site.toml asks for no own models" in text
+    assert "site.toml asks for no personalised models" in text
     assert "Do not send this file" not in text
 
 

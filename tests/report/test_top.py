@@ -115,7 +115,7 @@ def test_a_comparison_shows_paired_differences_own_models_and_equal_lines_once(b
         "random-effects − weighted",
     ]
     titles = browser.value("[...document.querySelectorAll('h3')].map(h => h.textContent)")
-    assert {"Differences in accuracy, seed by seed", "accuracy at home, setting by setting"} <= set(titles)
+    assert {"Differences in accuracy, seed by seed", "accuracy on clients’ own rows, setting by setting"} <= set(titles)
     names = "[...document.querySelectorAll('figure')].find(f => f.innerText.startsWith('ε of the loosest')).innerText"
     assert "all 3, which are the same" in browser.value(names)
     by = {entry["label"]: entry["score"] for entry in data["entries"]}
@@ -128,16 +128,16 @@ def test_a_comparison_shows_paired_differences_own_models_and_equal_lines_once(b
 
 def test_a_comparison_says_what_its_runs_cost_together_with_all_that_qualifies_it(browser, compared):
     show(browser, compared / "report.html")
-    (sum_,) = collect([compared])["together"]["sums"]
+    (sum_,) = collect([compared])["total"]["sums"]
     each = [
         json.loads(path.read_text())["guarantee"]["epsilon"]["max"] for path in compared.glob("runs/*/*/summary.json")
     ]
     assert len(each) == 9
     assert sum(each) <= float(sum_["epsilon"]) <= sum(each) + 1e-2
-    ((*row,),) = cells(browser, ".together")
+    ((*row,),) = cells(browser, ".total")
     assert row == ["record", f"≤ {sum_['epsilon']}", "9e-5", "9", sum_["relation"], sum_["adversary"]]
     assert f"Together these 9 runs spend at most epsilon {sum_['epsilon']}" in browser.value(
-        "document.querySelector('.together').innerText"
+        "document.querySelector('.total').innerText"
     )
 
 
@@ -159,7 +159,7 @@ def test_own_models_of_a_comparison_are_there_client_by_client_for_the_run_that_
         for one in json.loads(path.read_text())["clients"]:
             own = one["metrics"]["accuracy"]["own"]["value"]
             assert f"{one['client']}, ε {one['epsilon']:g}: " in browser.value(said)
-            assert f"own {own:.3f}" in browser.value(said)
+            assert f"personalised {own:.3f}" in browser.value(said)
 
 
 def test_the_line_of_no_difference_crosses_no_name_on_a_phone(browser, compared):

@@ -26,7 +26,7 @@ from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.machine import exit_code, stop_on_term
 from tacit.privacy.guarantee import shown
-from tacit.report.closing import facts, say_constant, say_stats, show_promise
+from tacit.report.closing import facts, say_baseline, say_stats, show_promise
 from tacit.report.progress import round_line
 
 START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
@@ -281,7 +281,7 @@ def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
         table.add_row(Text(f"ledger of {name}", style="dim"), Text(text))
     console.print(table)
     show_promise(summary, console, results)
-    say_constant(summary, console)
+    say_baseline(summary, console)
     console.print(Text(f"Files: {results}"))
     say_stats(results, console)
     page = results / "report.html"

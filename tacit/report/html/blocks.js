@@ -41,9 +41,9 @@ function confusionBlock(metric) {
     if (count) made.style.background = `rgba(var(--heat),${(0.04 + 0.4 * count / total[i]).toFixed(3)})`;
     return made;
   };
-  return el("div", { class: "card" }, el("h3", { text: "What was taken for what" }), el("p", { class: "note", text: "A row per true class, a column per answer of the final model on the public test rows; framed cells are right. The stronger a cell’s colour, the larger its share of the row." }),
+  return el("div", { class: "card" }, el("h3", { text: "Confusion matrix" }), el("p", { class: "note", text: "A row per true class, a column per answer of the final model on the public test rows; framed cells are right. The stronger a cell’s colour, the larger its share of the row." }),
     el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `${caption}, table` }, el("table", { class: "confusion" }, el("caption", { class: "visually-hidden", text: caption }),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "class ↓ taken for →" }), metric.classes.map((name) => el("th", { scope: "col", class: "number", text: name })))),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "class ↓ predicted →" }), metric.classes.map((name) => el("th", { scope: "col", class: "number", text: name })))),
       el("tbody", {}, metric.confusion.map((row, i) => el("tr", {}, el("th", { scope: "row", text: metric.classes[i] }), row.map((count, j) => cell(count, i, j))))))));
 }
 function notesBlock(notes) {
@@ -51,7 +51,7 @@ function notesBlock(notes) {
 }
 function foot(data) {
   const deployed = "This is a deployment, seen by its server: everything here follows from what sites declared or released, from public settings, or from public test rows. Under central DP who and how many took part, and bytes, stay with the server.";
-  return el("footer", {}, el("p", { text: data.sites ? deployed : "What is marked “from raw data” (train loss, clip fraction, labels × clients, true sizes, what own models give; under central DP also who and how many took part, and bytes) was computed without noise. It exists because this is a simulation, is for the researcher, and is not covered by any ε: do not publish it together with a claim of privacy. Everything else follows from released messages, public settings or the public test set." }),
+  return el("footer", {}, el("p", { text: data.sites ? deployed : "What is marked “from raw data” (train loss, clip fraction, labels × clients, true sizes, what personalised models give; under central DP also who and how many took part, and bytes) was computed without noise. It exists because this is a simulation, is for the researcher, and is not covered by any ε: do not publish it together with a claim of privacy. Everything else follows from released messages, public settings or the public test set." }),
     el("p", { text: `Made by tacit ${data.tacit}. This file asks for nothing from any network.` }));
 }
 const tile = (name, value, more) => el("li", { class: "tile" }, el("span", { class: "name", text: name }), el("b", { text: value }), more ? el("span", { text: more }) : null);

@@ -1,5 +1,5 @@
 // What every client gets alone, from the common model and from its own: a dumbbell by client, beside its epsilon.
-const HOMES = ["alone", "common", "own"];
+const HOMES = ["alone", "global", "personalised"];
 const MOST_BELLS = 60;
 // `spec`: title, note, names, models (of each: [value, interval] by home), a table.
 function dumbbells(spec) {
@@ -32,16 +32,16 @@ const valueEnds = ([value, interval]) => `${fixed(3)(value)}${interval.length ? 
 const gapEnds = ([value, interval]) => `${signed(value)}${interval.length ? ` (${signed(interval[0])} to ${signed(interval[1])})` : ""}`;
 function byClient(one) {
   const heads = [{ name: "client" }, { name: "ε limit", number: true }, { name: "trained on", number: true }, { name: "own rows", number: true }, ...HOMES.map((home) => ({ name: `${home}, 95 % over own rows`, number: true }))];
-  return dumbbells({ title: `${one.metric} at home, client by client`, note: "On rows that each client kept for this and trained on never, from the tightest ε to the loosest.",
+  return dumbbells({ title: `${one.metric} of each client on its own rows`, note: "On rows that each client kept for this and trained on never, from the tightest ε to the loosest.",
     names: one.clients.map(([name, limit]) => `${name}, ε ${limitText(limit)}`), models: one.models,
-    table: table(`${one.metric} at home`, heads, () => one.models.map((models, i) => [one.clients[i][0], limitText(one.clients[i][1]), whole(one.clients[i][2]), whole(one.clients[i][3]), ...models.map(valueEnds)])) });
+    table: table(`${one.metric} on own rows`, heads, () => one.models.map((models, i) => [one.clients[i][0], limitText(one.clients[i][1]), whole(one.clients[i][2]), whole(one.clients[i][3]), ...models.map(valueEnds)])) });
 }
 // of a comparison: a dumbbell by setting
 function homesBlock(d) {
   const h = d.homes, over = h.seeds > 2 ? `${d.confidence} % over seeds` : h.seeds === 1 ? "95 % over kept rows" : "none, of two seeds";
-  return dumbbells({ title: `${h.metric} at home, setting by setting`, names: h.names, models: h.models,
-    note: `Mean over clients by rows that each kept and trained on never: alone is what a client makes without the others, common is the model they train together, own is what it makes of that at home, which stays there and has no ε. Ranges: ${over}. Choosing by these numbers is choosing by private rows.`,
-    table: table("Own models by setting", [{ name: "setting" }, ...HOMES.map((home) => ({ name: home, number: true })), { name: "own − alone", number: true }, { name: "own − common", number: true }],
+  return dumbbells({ title: `${h.metric} on clients’ own rows, setting by setting`, names: h.names, models: h.models,
+    note: `Mean over clients by rows that each kept and trained on never: alone is what a client makes without the others, global is the model that they train, personalised is what it makes of that on its machine, which stays there and has no ε. Ranges: ${over}. Choosing by these numbers is choosing by private rows.`,
+    table: table("Personalised models by setting", [{ name: "setting" }, ...HOMES.map((home) => ({ name: home, number: true })), { name: "personalised − alone", number: true }, { name: "personalised − global", number: true }],
       h.models.map((models, i) => [h.names[i], ...models.map(valueEnds), ...h.gaps[i].map(gapEnds)]), { open: true, tall: true }) });
 }
 // the same client by client, of one run at a time: another seed may deal the rows out to other clients
@@ -55,9 +55,9 @@ function homesByClient(runs) {
 function personalBlock(personal) {
   const known = personal.told.filter((one) => one.models.length);
   return [
-    el("p", { class: "note", text: personal.during ? `Each client's own model (${personal.kind}) was kept from round to round and is made of what it sent${personal.promised ? ": it has the noise, and the ε, of that" : ", of which nothing is promised: it has no ε and must not be published"}. Alone is what the same client makes at home, without noise, of the model as it was before the first round: it has no ε and must not be published.` : `Each client's own model (${personal.kind}) was made at home from the common one, without noise, in ${seconds(personal.seconds)} for all clients together; alone is what the same client makes of the model as it was before the first round${personal.stay ? `, and ${plural(personal.stay, "client")} kept that, because its own training rows speak for it` : ""}. The common model has its ε. An own model has none: it stays at home and must not be published.` }),
+    el("p", { class: "note", text: personal.during ? `Each client's personalised model (${personal.kind}) was kept from round to round and is made of what it sent${personal.promised ? ": it has the noise, and the ε, of that" : ", of which nothing is promised: it has no ε and must not be published"}. Alone is what the same client makes alone, without noise, of the model as it was before the first round: it has no ε and must not be published.` : `Each client's personalised model (${personal.kind}) was made on its machine from the global one, without noise, in ${seconds(personal.seconds)} for all clients; alone is what the same client makes of the model as it was before the first round${personal.stay ? `, and ${plural(personal.stay, "client")} kept that, because its own training rows speak for it` : ""}. The global model has its ε. A personalised model has none: it stays at home and must not be published.` }),
     known.length ? el("div", { class: "card" }, el("h3", { text: "Mean over clients, by their own rows" }), el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" })),
-      table("Own models", [{ name: "metric" }, ...HOMES.map((name) => ({ name, number: true })), { name: "own − alone, 95 % over rows", number: true }, { name: "own − common, 95 % over rows", number: true }],
+      table("Personalised models", [{ name: "metric" }, ...HOMES.map((name) => ({ name, number: true })), { name: "personalised − alone, 95 % over rows", number: true }, { name: "personalised − global, 95 % over rows", number: true }],
         known.map(({ metric, means }) => [metric, ...means.slice(0, 3).map(([value]) => fixed(4)(value)), ...means.slice(3).map(gapEnds)]), { open: true })) : null,
     personal.untold.length ? el("p", { class: "note", text: `The own rows of ${plural(personal.untold.length, "client")} cannot tell (there are none, or all are of one class): ${personal.untold.slice(0, 40).join(", ")}${personal.untold.length > 40 ? ", …" : ""}.` }) : null,
     el("div", { class: "grid" }, known.map(byClient)),

@@ -58,7 +58,7 @@ function runPage(d) {
     d.guarantee ? section("privacy", "Privacy spent", d.curves.length ? grid("privacy") : el("p", { class: "note", text: "Nothing has been charged yet." })) : null,
     d.audit ? section("audit", "Audit", auditBlock(d.audit)) : null,
     d.findings && d.findings.length ? section("attacks", "Attacks", d.findings.map(findingBlock)) : null,
-    d.personal ? section("personal", "Own models", personalBlock(d.personal)) : null,
+    d.personal ? section("personal", "Personalised models", personalBlock(d.personal)) : null,
     d.rounds.round.length ? section("noise", "Clipping and noise", grid("noise", true)) : null,
     section("clients", "Clients", grid("clients"), slot(clientsTable)),
     d.rounds.round.length ? section("costs", "Costs", grid("costs", true)) : null,

@@ -2,7 +2,7 @@
 function triedBlock(d) {
   if (!d.tried.length) return null;
   const heads = [{ name: "run", number: true }, ...d.chosen.map(([key]) => ({ name: key })), { name: d.metric.name, number: true }, { name: "chosen" }];
-  return el("div", { class: "card" }, el("h3", { text: "Every run" }), el("p", { class: "note", text: `All runs of this search may be seen: the ε above is of all of them together. Scores are on ${d.by}; a run without one diverged, or its metric could not be told.` }),
+  return el("div", { class: "card" }, el("h3", { text: "Every run" }), el("p", { class: "note", text: `All runs of this search may be seen: the ε above is of all of them. Scores are on ${d.by}; a run without one diverged, or its metric could not be told.` }),
     table("Every run of the search", heads, d.tried.map((run) => [whole(run.number), ...run.settings, fixed(4)(run.score), run.best ? "✓ best" : "–"]), { open: true, tall: true }));
 }
 function searchPage(d) {
@@ -21,7 +21,7 @@ function searchPage(d) {
     d.guarantee ? el("div", { class: "card" }, el("h3", { text: "What it costs" }), el("p", { class: "note", text: d.charged === "best" ? "Paid for before the first run. Publish the best with this ε, and nothing else of the search." : "Paid for before the first run: all runs may be seen." }),
       terms([[`one run${per}`, price(d.prices.epsilon_of_one_run)], [`the best alone${per}`, `${price(d.prices.epsilon_of_the_best)}${d.charged === "best" ? " (charged)" : ""}`], [`all runs seen${per}`, `${price(d.prices.epsilon_composed)}${d.charged === "best" ? "" : " (charged)"}`]])) : null),
     section("learning", "Learning", measuredBlocks(d.metric)),
-    section("settings", "Settings", settingsBlock(d.settings, "Everything the best run was told, resolved. Its experiment.toml is in best/.")),
+    section("settings", "Settings", settingsBlock(d.settings, "All settings of the best run, resolved. Its experiment.toml is in best/.")),
     el("footer", {}, el("p", { text: `This page is made of what a search releases, and of public settings. Made by tacit ${d.tacit}. This file asks for nothing from any network.` })),
   ].filter(Boolean));
 }

@@ -31,8 +31,8 @@ function severalTable(d) {
 }
 // What whoever sees all runs of a comparison learns: a sum for every promise, never over two of them.
 function costBlock(cost) {
-  return el("div", { class: "card together" }, el("h3", { text: "What all runs cost together" }), el("p", { class: "note", text: "An ε above is that of one run. Whoever sees all runs of a line learns at most what its sum says, on the conditions below." }),
-    cost.sums.length ? table("What all runs cost together", [{ name: "per" }, { name: "ε together", number: true }, { name: "δ", number: true }, { name: "runs", number: true }, { name: "the change" }, { name: "against" }],
+  return el("div", { class: "card total" }, el("h3", { text: "What all runs cost in total" }), el("p", { class: "note", text: "An ε above is that of one run. Whoever sees all runs of a line learns at most what its sum says, on the conditions below." }),
+    cost.sums.length ? table("What all runs cost in total", [{ name: "per" }, { name: "ε in total", number: true }, { name: "δ", number: true }, { name: "runs", number: true }, { name: "the change" }, { name: "against" }],
       cost.sums.map((one) => [one.unit, `≤ ${one.epsilon}`, delta(one.delta), whole(one.runs), one.relation, one.adversary.replace(/,$/, "")]), { open: true, tall: true }) : el("p", { text: "No run here has promised anything yet: there is no sum." }),
     [...cost.sums.map((one) => one.sentence), ...cost.notes].map((text) => el("p", { class: "note", text })));
 }
@@ -64,8 +64,8 @@ function severalPage(d) {
       d.promises.length ? d.promises.map((promise, n) => el("div", { class: "card promise" }, el("p", { text: `${d.promises.length > 1 ? `(${n + 1}) ` : ""}Differential privacy ${promise.statement}.` }), guaranteeTable(promise, promise.seeded), el("p", { class: "note", text: `Made by: ${d.entries.filter((e) => e.promise === n).map((e) => e.label).join("; ")}` })))
         : el("div", { class: "card promise none" }, el("p", { text: "No privacy is promised by any of these runs." })),
       d.entries.some((e) => e.promise === null) && d.promises.length ? el("p", { class: "note", text: `No promise: ${d.entries.filter((e) => e.promise === null).map((e) => e.label).join("; ")}` }) : null,
-      d.together ? costBlock(d.together) : el("p", { class: "note", text: "An ε is that of one run: whoever sees several runs on the same data sees what they spend together." })),
-    d.homes ? section("personal", "Own models", homesBlock(d), d.homes_by_client.length ? homesByClient(d.homes_by_client) : null) : null,
+      d.total ? costBlock(d.total) : el("p", { class: "note", text: "An ε is that of one run: whoever sees several runs on the same data sees what they spend in total." })),
+    d.homes ? section("personal", "Personalised models", homesBlock(d), d.homes_by_client.length ? homesByClient(d.homes_by_client) : null) : null,
     section("learning", "Learning", grid("learning")),
     epsilons.some(Boolean) ? section("privacy", "Privacy spent", el("div", { class: "grid" }, epsilons)) : null,
     section("costs", "Costs", grid("costs")),

@@ -30,16 +30,16 @@ function judgings(d) {
 }
 function siteModels(d) {
   const all = judgings(d), newest = d.told.find((one) => one.compared);
-  if (!all.length) return el("p", { class: "note", prose: d.wanted === null ? 'site.toml asks for no own models. With held_out = 0.2 and [personal] kind = "mean-regularised" in it, the site learns here what it gets from joining that it would not have alone.' : `Own models are asked for (${d.wanted}), and none is made yet: \`tacit deploy site ${d.folder} --adapt\` makes those of the newest run.` });
+  if (!all.length) return el("p", { class: "note", prose: d.wanted === null ? 'site.toml asks for no personalised models. With held_out = 0.2 and [personal] kind = "mean-regularised" in it, the site learns here what it gets from joining that it would not have alone.' : `Personalised models are asked for (${d.wanted}), and none is made yet: \`tacit deploy site ${d.folder} --adapt\` makes those of the newest run.` });
   const names = [...new Set(all.flatMap((one) => one.by.map(([name]) => name)))], silent = all.flatMap((one) => one.by.filter(([, models]) => !models).map(([name]) => `${name} (${one.name})`));
   const figure = (name) => {
     const known = all.map((one) => ({ ...one, found: one.by.find(([other]) => other === name) })).filter((one) => one.found && one.found[1]);
-    return known.length ? dumbbells({ title: `${name} at home`, names: known.map((one) => one.name), models: known.map((one) => one.found[1]),
+    return known.length ? dumbbells({ title: `${name} on own rows`, names: known.map((one) => one.name), models: known.map((one) => one.found[1]),
       note: "On rows that the site trains on never, or on new ones; with 95 % over rows in the table.",
-      table: table(`${name} at home`, [{ name: "rows" }, { name: "how many", number: true }, ...HOMES.map((home) => ({ name: home, number: true })), { name: "own − alone", number: true }, { name: "own − common", number: true }],
+      table: table(`${name} on own rows`, [{ name: "rows" }, { name: "how many", number: true }, ...HOMES.map((home) => ({ name: home, number: true })), { name: "personalised − alone", number: true }, { name: "personalised − global", number: true }],
         known.map((one) => [one.name, `${whole(one.rows)}${one.seen ? `, ${whole(one.seen)} trained on` : ""}`, ...one.found[1].map(valueEnds), ...one.found[2].map(gapEnds)]), { open: true, tall: true }) }) : null;
   };
-  return [el("p", { class: "note", prose: `Alone is what the site makes of its rows without anybody; common is the model of all, which has its ε; own (${newest.compared.kind}) is what the site makes of the common one at home, of ${plural(newest.compared.trained_on, "row")}${newest.compared.from === "alone" ? " (of the newest run it kept the one made alone, because its training rows speak for that)" : ""}. Alone and own have no ε. \`tacit predict\` takes ${newest.compared.better} for the newest run, unless told otherwise.` }),
+  return [el("p", { class: "note", prose: `Alone is what the site makes of its rows without anybody; global is the model of all, which has its ε; personalised (${newest.compared.kind}) is what the site makes of the global one on its machine, of ${plural(newest.compared.trained_on, "row")}${newest.compared.from === "alone" ? " (of the newest run it kept the one made alone, because its training rows speak for that)" : ""}. Alone and personalised have no ε. \`tacit predict\` takes ${newest.compared.better} for the newest run, unless told otherwise.` }),
     newest.compared.notes.map((text) => el("p", { class: "note", text })),
     silent.length ? el("p", { class: "note", text: `These rows have one class and cannot tell: ${silent.join("; ")}.` }) : null,
     el("div", { class: "grid" }, names.map(figure))];
@@ -49,13 +49,13 @@ function sitePage(d) {
   const promises = d.told.filter((one) => one.promise), first = promises[0], promise = (one) => el("div", { class: "card promise" }, el("p", { text: one.promise }), el("p", { class: "note", text: `run ${one.run}` }));
   document.getElementById("page").replaceChildren(...[
     el("h1", {}, `${d.name} `, el("span", { class: "badge warn", text: "for this site alone" })), el("p", { class: "lead", text: `${d.folder} · what it was promised, what it has spent, and what it gets from joining` }),
-    el("p", { class: "banner", role: "note" }, el("strong", { text: "This page stays in the site’s folder. " }), newest ? "What own models give is computed from the site’s rows without noise: no ε covers it. Do not send this file, and do not publish it." : "It is for the site’s own people; no server sees it."),
+    el("p", { class: "banner", role: "note" }, el("strong", { text: "This page stays in the site’s folder. " }), newest ? "What personalised models give is computed from the site’s rows without noise: no ε covers it. Do not send this file, and do not publish it." : "It is for the site’s own people; no server sees it."),
     d.trial ? el("p", { class: "banner", role: "note", text: "budget.toml lets trials in (trial = true): noise that is drawn from a seed protects from nobody who knows the seed." }) : null,
     el("ul", { class: "tiles", "aria-label": "How it stands" },
-      tile(`ε sealed, per ${d.unit}`, `≤ ${epsilon(d.sealed)}`, `of ${limitText(d.limit === "inf" ? null : d.limit)}, all runs together`),
+      tile(`ε sealed, per ${d.unit}`, `≤ ${epsilon(d.sealed)}`, `of ${limitText(d.limit === "inf" ? null : d.limit)}, all runs in total`),
       left === null ? null : tile("ε left", digits(Math.floor(1000 * left) / 1000, 4), "for runs to come"),
       tile("Runs", whole(d.known), "that the site agreed to"),
-      head ? tile(`own ${head[0]}`, fixed(3)(head[1][2][0]), `alone ${fixed(3)(head[1][0][0])}, common ${fixed(3)(head[1][1][0])}`) : null),
+      head ? tile(`personalised ${head[0]}`, fixed(3)(head[1][2][0]), `alone ${fixed(3)(head[1][0][0])}, global ${fixed(3)(head[1][1][0])}`) : null),
     section("guarantee", "What it was promised", first ? [promise(first), promises.length > 1 ? el("details", {}, el("summary", { text: `The promises of ${plural(promises.length - 1, "earlier run")}` }), promises.slice(1).map(promise)) : null] : el("p", { class: "note", text: "No run has asked the site for anything yet." })),
     section("privacy", "What it has spent", siteSpent(d)),
     section("personal", "What it gets from joining", siteModels(d)),

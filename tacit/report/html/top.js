@@ -48,7 +48,7 @@ function eachBlock(d) {
     return el("td", { class: "bars", "aria-hidden": "true" }, box);
   };
   const limit = (row) => (row.from !== undefined && row.from !== null && row.from !== row.limit ? `${limitText(row.from)} to ${limitText(row.limit)}` : limitText(row.limit));
-  const caption = `ε of each client, per ${d.guarantee.unit}`, about = `δ = ${delta(d.guarantee.delta)}. ${d.clients.shared ? "Spent in all runs of the shared ledger together. " : ""}Each client’s noise follows from its own limit: none of these numbers stands for another.${d.finished ? "" : " What a round costs is charged before anybody answers, so the one that goes on is in them."}`;
+  const caption = `ε of each client, per ${d.guarantee.unit}`, about = `δ = ${delta(d.guarantee.delta)}. ${d.clients.shared ? "Spent in all runs of the shared ledger. " : ""}Each client’s noise follows from its own limit: none of these numbers stands for another.${d.finished ? "" : " What a round costs is charged before anybody answers, so the one that goes on is in them."}`;
   const own = rows.length === d.clients.count, texts = aligned(rows.map(spentText)), limits = aligned(rows.map(limit)), half = rows.length > ONE_COLUMN ? Math.ceil(rows.length / 2) : rows.length;
   const some = (start) => el("table", {}, el("caption", { class: "visually-hidden", text: start ? `${caption}, continued` : caption }),
     el("thead", {}, el("tr", {}, el("th", { scope: "col", text: own ? "client" : "clients" }), el("td", { class: "bars", "aria-hidden": "true" }), el("th", { scope: "col", class: "number", text: d.finished ? "ε spent" : "ε spent so far" }), el("th", { scope: "col", class: "number", text: "limit" }))),

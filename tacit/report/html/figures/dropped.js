@@ -5,7 +5,7 @@ function droppedBlock(d) {
   let words = "Nobody dropped out: every client could pay for every round that it was drawn for.";
   if (early) words = `${plural(early, "client")} ran out of budget before the planned end: another round would have taken each past its limit, so the ledger let it take part no more.`;
   else if (out && d.done >= d.planned) words = `Nobody dropped out before the end. ${plural(out, "client")} could pay for no round beyond the last: the budget was spread to end there.`;
-  else if (d.central && d.stopped === "budget") words = `All ${plural(out, "client")} pay for every round together, drawn or not; after round ${whole(d.done)} they could not pay for another.`;
+  else if (d.central && d.stopped === "budget") words = `All ${plural(out, "client")} pay for every round, drawn or not; after round ${whole(d.done)} they could not pay for another.`;
   if (!d.known) words = "Nobody has been asked for anything yet.";
   else if (!d.guarantee) words = "Nobody dropped out: without a promise there is no budget to run out of.";
   return el("div", { class: "card" }, el("h3", { text: "Who dropped out, and why" }), el("p", { text: words }),
