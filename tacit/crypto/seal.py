@@ -7,7 +7,6 @@ or of a share of it; the server has neither, and `opener` asks the holders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,52 +31,6 @@ from tacit.errors import (
 from tacit.types import Message, Shared
 
 
-class Collected(Protocol):
-    """The reports of one round so far, at the server."""
-
-    @property
-    def clients(self) -> list[str]:
-        """Whose report is there, complete; once the sum is opened, whose report is in it."""
-        ...
-
-    @property
-    def opened(self) -> Opened | None:
-        """How the sum was opened: None before, and where the server reads it itself."""
-        ...
-
-    def accept(self, message: Message) -> None:
-        """Adds a report. Raises: a TacitError for what is none; the others stay."""
-        ...
-
-    def settle(self) -> Mapping[str, TacitError]:
-        """Refuses by client what is cheaper to check for all at once. Assumes: it is called before `open`: nobody counts before."""
-        ...
-
-    def open(self) -> np.ndarray:
-        """The sum of the integers of all reports that are settled. Raises: TooFewReports, GridOverflow, SumOverflow, BadOpening.
-
-        Guarantee: no sum of fewer reports than the noise was shared for.
-        """
-        ...
-
-
-class Seal(Protocol):
-    """What one group of clients uses. Guarantee: from the same integers every one opens the same sum, to the bit."""
-
-    @property
-    def report_bytes(self) -> int:
-        """No honest report is longer."""
-        ...
-
-    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """What a client sends: integers that carry their share of the noise, written for one round. Raises: GridOverflow."""
-        ...
-
-    def collect(self, *, round: int) -> Collected:
-        """Where the server puts the reports of a round."""
-        ...
-
-
 @dataclass(frozen=True)
 class Plain:
     """Reports that everybody on the way can read: for a server that is trusted to add, and to measure `Sealed` by.
@@ -95,9 +48,11 @@ class Plain:
 
     @property
     def report_bytes(self) -> int:
+        """No honest report is longer."""
         return self.lanes.count * self.kind.itemsize
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        """What a client sends: integers that carry their share of the noise. Here nothing checks before the server does."""
         return {"report": shared.vector.to(self.kind)}
 
     def collect(self, *, round: int) -> "PlainSum":
@@ -130,6 +85,7 @@ class PlainSum:
         return {}
 
     def open(self) -> np.ndarray:
+        """The sum, of no fewer reports than the noise was shared for. Raises: TooFewReports."""
         if self.total is None or len(self.clients) < self.seal.fewest:
             text = f"{len(self.clients)} reports arrived and {self.seal.fewest} are needed"
             raise TooFewReports(f"{text}: the sum would carry less noise than was promised.")
@@ -219,6 +175,10 @@ class SealedSum:
         settled = [raw for client in self.inbox.complete() for raw in self.messages[client]]
         self.opened = self.seal.opener.open(self.inbox.context, settled)
         return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
+
+
+Seal = Plain | Sealed  # from the same integers both open the same sum, to the bit
+Collected = PlainSum | SealedSum  # the reports of a round so far; nobody counts before `settle`
 
 
 def _name(part: int) -> str:

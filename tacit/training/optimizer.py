@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -297,16 +297,6 @@ Memory = dict[str, torch.Tensor]
 BETA_2 = 0.99  # section 5.2 of arXiv:2003.00295
 
 
-class ServerOptimizer(Protocol):
-    """How the model moves by an update."""
-
-    def init(self, params: torch.Tensor) -> Memory: ...
-
-    def step(self, params: torch.Tensor, memory: Memory, update: torch.Tensor) -> tuple[torch.Tensor, Memory]:
-        """The model after the update, and what to remember next."""
-        ...
-
-
 @dataclass(frozen=True)
 class Sgd:
     """x <- x + eta Delta."""
@@ -351,3 +341,6 @@ class Adam:
         v = BETA_2 * memory["v"] + (1 - BETA_2) * update.square()
         moved = params + self.learning_rate * m / (v.sqrt() + self.adaptivity)
         return moved, {"m": m, "v": v}
+
+
+ServerOptimizer = Sgd | Momentum | Adam  # how the model moves by an update, and what to remember next
