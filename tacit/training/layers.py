@@ -352,36 +352,25 @@ def embedding(layer: nn.Embedding, uses: Uses, batch: int) -> dict[str, Form]:
     return {"weight": Table(tokens, d, rows=layer.num_embeddings)}
 
 
-def last_norm(layer: nn.LayerNorm | nn.RMSNorm, uses: Uses, batch: int) -> dict[str, Form]:
-    """weight: sum d * normalised(a); bias: sum d; over all but the normalised dimensions."""
-    shape, eps = layer.normalized_shape, layer.eps
-    norm: Callable[..., torch.Tensor] = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
+def normalised(layer: Any, a: torch.Tensor) -> torch.Tensor:
+    """The output of a normalisation before its scale and shift."""
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        norm: Callable[..., torch.Tensor] = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
+        return norm(a, layer.normalized_shape, eps=layer.eps)
+    if isinstance(layer, nn.GroupNorm):
+        return F.group_norm(a, layer.num_groups, eps=layer.eps)
+    return F.instance_norm(a, eps=layer.eps)
+
+
+def norm(layer: Any, uses: Uses, batch: int) -> dict[str, Form]:
+    """weight: sum d * normalised(a); bias: sum d; over all but the normalised dimensions, or the places of every channel."""
 
     def total(d: torch.Tensor) -> torch.Tensor:
-        return d.reshape(batch, -1, prod(shape)).sum(1)
-
-    return affine([(total(d * norm(a, shape, eps=eps)), total(d)) for a, d in uses])
-
-
-def group_norm(layer: nn.GroupNorm, uses: Uses, batch: int) -> dict[str, Form]:
-    """weight: sum d * normalised(a); bias: sum d; over the places of every channel."""
-    return channel_norm(uses, batch, lambda a: F.group_norm(a, layer.num_groups, eps=layer.eps))
-
-
-def instance_norm(layer: Any, uses: Uses, batch: int) -> dict[str, Form]:
-    """As GroupNorm with one channel a group."""
-    return channel_norm(uses, batch, lambda a: F.instance_norm(a, eps=layer.eps))
-
-
-def channel_norm(uses: Uses, batch: int, norm: Callable) -> dict[str, Form]:
-    def total(d: torch.Tensor) -> torch.Tensor:
+        if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+            return d.reshape(batch, -1, prod(layer.normalized_shape)).sum(1)
         return d.reshape(batch, -1, d.shape[1], prod(d.shape[2:])).sum((1, 3))
 
-    return affine([(total(d * norm(a)), total(d)) for a, d in uses])
-
-
-def affine(parts: Uses) -> dict[str, Form]:
-    weight, bias = zip(*parts, strict=True)
+    weight, bias = zip(*((total(d * normalised(layer, a)), total(d)) for a, d in uses), strict=True)
     return {"weight": Dense(added(list(weight))), "bias": Dense(added(list(bias)))}
 
 
@@ -393,13 +382,12 @@ def added(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 LAYERS: dict[str, tuple[type[nn.Module], ...]] = {  # the layers with rules of their own, by what they do
     "linear": (nn.Linear,),
     "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
     "embedding": (nn.Embedding,),
-    "last_norm": (nn.LayerNorm, nn.RMSNorm),
-    "group_norm": (nn.GroupNorm,),
-    "instance_norm": (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    "norm": NORMS,
 }
 
 
@@ -408,11 +396,4 @@ def by_type(**functions: Function) -> dict[type[nn.Module], Function]:
     return {layer: functions[kind] for kind, layers in LAYERS.items() for layer in layers}
 
 
-RULES: dict[type[nn.Module], Rule] = by_type(
-    linear=linear,
-    conv=conv,
-    embedding=embedding,
-    last_norm=last_norm,
-    group_norm=group_norm,
-    instance_norm=instance_norm,
-)
+RULES: dict[type[nn.Module], Rule] = by_type(linear=linear, conv=conv, embedding=embedding, norm=norm)

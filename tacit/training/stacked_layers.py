@@ -14,7 +14,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from tacit.training.fused import add_bias_, kernels, pool, pools_overlapping, sum_bias, unpool
-from tacit.training.layers import LAYERS, Conv, Dense, Form, Product, Rule, Uses, by_type, joined, padded
+from tacit.training.layers import (
+    LAYERS,
+    Conv,
+    Dense,
+    Form,
+    Product,
+    Rule,
+    Uses,
+    added,
+    by_type,
+    joined,
+    normalised,
+    padded,
+)
 from tacit.training.layers import RULES as ALONE
 
 Own = Mapping[str, torch.Tensor]  # (client, *shape of the parameter)
@@ -174,21 +187,11 @@ def beginning(out: torch.Tensor) -> torch.Tensor:
     return out if out.requires_grad or not torch.is_grad_enabled() else out.requires_grad_()
 
 
-def last_norm(layer: nn.LayerNorm | nn.RMSNorm, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normalises every row, then scales and shifts by the client's own."""
-    norm: Callable[..., torch.Tensor] = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
-    return a, _affine(layer, norm(a, layer.normalized_shape, eps=layer.eps), own, (-1, *layer.normalized_shape))
-
-
-def group_norm(layer: nn.GroupNorm, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normalises every row, then scales and shifts each channel by the client's own."""
-    out = F.group_norm(a, layer.num_groups, eps=layer.eps)
-    return a, _affine(layer, out, own, (-1, layer.num_channels, prod(a.shape[2:])))
-
-
-def instance_norm(layer: Any, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
-    """As GroupNorm with one channel a group."""
-    return a, _affine(layer, F.instance_norm(a, eps=layer.eps), own, (-1, layer.num_features, prod(a.shape[2:])))
+def norm(layer: Any, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalises every row, then scales and shifts it, or each of its channels, by the client's own."""
+    last = isinstance(layer, nn.LayerNorm | nn.RMSNorm)
+    shape = (-1, *layer.normalized_shape) if last else (-1, a.shape[1], prod(a.shape[2:]))
+    return a, _affine(layer, normalised(layer, a), own, shape)
 
 
 def _affine(layer: Any, out: torch.Tensor, own: Own, shape: tuple[int, ...]) -> torch.Tensor:
@@ -222,21 +225,12 @@ def conv_forms(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
 
     there = pairs[0][0].is_cuda  # where memory is wide enough for the products of every view
     time = sum(d.shape[1] * d.shape[3] for _, d in pairs)
-    weight = Product(
-        rows, arranged, batch=batch, time=time, groups=groups, p=p, q=q, gradients=gradients if there else None
-    )
-    bias = [d.sum((1, 3)) for _, d in pairs]
-    return {"weight": weight, "bias": Dense(bias[0] if len(bias) == 1 else torch.stack(bias).sum(0))}
+    shape = {"batch": batch, "time": time, "groups": groups, "p": p, "q": q}
+    weight = Product(rows, arranged, **shape, gradients=gradients if there else None)
+    return {"weight": weight, "bias": Dense(added([d.sum((1, 3)) for _, d in pairs]))}
 
 
-STACKED: dict[type[nn.Module], Stacked] = by_type(
-    linear=linear,
-    conv=conv,
-    embedding=embedding,
-    last_norm=last_norm,
-    group_norm=group_norm,
-    instance_norm=instance_norm,
-)
+STACKED: dict[type[nn.Module], Stacked] = by_type(linear=linear, conv=conv, embedding=embedding, norm=norm)
 RULES: dict[type[nn.Module], Rule] = ALONE | dict.fromkeys(LAYERS["conv"], conv_forms)
 
 
