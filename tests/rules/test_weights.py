@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from rules.exact import between_dl
 from test_contracts import EPSILONS, LAYOUT, draws, noise_std, sent, statistics
 
 import tacit
 from tacit.algorithms import rules
 from tacit.algorithms.rules import combined
-from tacit.algorithms.rules.random_effects import between, between_dl, gram, nearest
+from tacit.algorithms.rules.random_effects import between, gram, nearest
 from tacit.algorithms.rules.robust import sparse_part
 from tacit.engine.assemble import build
 from tacit.errors import BadInput

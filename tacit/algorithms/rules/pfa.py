@@ -94,16 +94,15 @@ class pfa(Rule):
 
     def apply(self, memory: Memory, gathered: "Divided") -> Applied:
         """Lines 6-8 of Algorithm 3. Without a public client the update is zero, without a private one the public mean."""
-        public, private = gathered.public, gathered.private_mean()
-        if not public.rows and private is not None:
-            return Applied(torch.zeros_like(private[1]), memory, public.info(0))
+        private = gathered.private_mean()
+        if not gathered.rows and private is not None:
+            return Applied(torch.zeros_like(private[1]), memory, gathered.info(0))
         if private is None:
-            total, weight = weighted_sum(public.pairs())
-            return Applied(total / weight, memory, public.info(0))
-        spaces = self.spaces(memory, public.rows, public.weights)
+            return Applied(gathered.public_mean(), memory, gathered.info(0))
+        spaces = self.spaces(memory, gathered.rows, gathered.weights)
         for space, block in zip(spaces, self.parts(memory, private[1]), strict=True):
             block.copy_(space.point(space.coordinates(block)))  # in place: the private mean is not needed again
-        return Applied(combine(public, private), memory, public.info(self.largest_rank(spaces)))
+        return Applied(gathered.with_private(*private), memory, gathered.info(self.largest_rank(spaces)))
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts[self.weights])
@@ -131,33 +130,18 @@ class pfa(Rule):
 
 
 @dataclass(frozen=True)
-class Public:
-    """The public updates of a round and their weights."""
+class Divided:
+    """The public updates of a round one by one, with their weights, and the sum of the private ones."""
 
     rows: list[torch.Tensor] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
-
-    def pairs(self) -> list[tuple[float, torch.Tensor]]:
-        """Weight and update of every public client."""
-        return list(zip(self.weights, self.rows, strict=True))
-
-    def info(self, rank: int) -> dict[str, int]:
-        """What the reader is shown: how many clients were public, and how many directions were used."""
-        return {"public": len(self.rows), "rank": rank}
-
-
-@dataclass(frozen=True)
-class Divided:
-    """The public updates of a round one by one, and the sum of the private ones, which are added as they arrive."""
-
-    public: Public = field(default_factory=Public)
     private: Sum = field(default_factory=Sum)
 
     def add(self, weight: float, message: Message) -> None:
         """Takes one message by its group. Whoever states none is private."""
         if message.facts.get("group") == "public":
-            self.public.rows.append(message.tensors["update"])
-            self.public.weights.append(weight)
+            self.rows.append(message.tensors["update"])
+            self.weights.append(weight)
         else:
             (sent,) = message.tensors.values()  # an update, or its coordinates
             self.private.add(weight, sent)
@@ -167,14 +151,19 @@ class Divided:
         private = self.private
         return (private.weight, private.total.div_(private.weight)) if private.clients else None
 
+    def public_mean(self) -> torch.Tensor:
+        """By the weights. Raises: BadInput without public updates."""
+        total, weight = weighted_sum(zip(self.weights, self.rows, strict=True))
+        return total / weight
 
-def combine(public: Public, private: tuple[float, torch.Tensor]) -> torch.Tensor:
-    """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons.
+    def with_private(self, weight: float, projected: torch.Tensor) -> torch.Tensor:
+        """Line 8: (sum of epsilons * public mean + sum of epsilons * projected private mean) / all epsilons."""
+        total, weights = weighted_sum(zip([*self.weights, weight], [*self.rows, projected], strict=True))
+        return total.div_(weights)
 
-    `private` is (weight, projected mean), and counts as one more public client of that weight.
-    """
-    total, weight = weighted_sum([*public.pairs(), private])
-    return total.div_(weight)
+    def info(self, rank: int) -> dict[str, int]:
+        """What the reader is shown: how many clients were public, and how many directions were used."""
+        return {"public": len(self.rows), "rank": rank}
 
 
 # The top-k subspace of a few long vectors, exactly, from their Gram matrix: O(n^2 d), never a d x d matrix. For rows X (n x d),

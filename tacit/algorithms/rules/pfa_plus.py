@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.algorithms.rules import Applied, Memory, weighted_sum
-from tacit.algorithms.rules.pfa import Divided, combine, pfa
+from tacit.algorithms.rules import Applied, Memory
+from tacit.algorithms.rules.pfa import Divided, pfa
 from tacit.errors import BadInput
 from tacit.types import Message
 
@@ -60,21 +60,14 @@ class pfa_plus(pfa):
 
     def apply(self, memory: Memory, gathered: Divided) -> Applied:
         """Puts the private mean back by the basis that its coordinates are in, and takes the next one from the public updates."""
-        public = gathered.public
         if "basis" not in memory:  # warm-up: private clients sent whole updates
             applied = super().apply(memory, gathered)
-            return Applied(applied.update, self._refreshed(memory, public.rows, public.weights), applied.info)
-        pairs, private = public.pairs(), gathered.private_mean()
-        if private is not None:
-            pairs.append((private[0], self._rebuilt(memory, private[1])))
-        if public.rows and private is not None:
-            update = combine(public, pairs[-1])
-        else:
-            total, weight = weighted_sum(pairs)
-            update = total / weight
-        return Applied(
-            update, self._refreshed(memory, public.rows, public.weights), public.info(memory["basis"].shape[1])
-        )
+            return Applied(applied.update, self._refreshed(memory, gathered.rows, gathered.weights), applied.info)
+        private = gathered.private_mean()
+        after, info = self._refreshed(memory, gathered.rows, gathered.weights), gathered.info(memory["basis"].shape[1])
+        if private is None:
+            return Applied(gathered.public_mean(), after, info)
+        return Applied(gathered.with_private(private[0], self._rebuilt(memory, private[1])), after, info)
 
     def _refreshed(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> Memory:
         if not rows:

@@ -15,8 +15,8 @@ it over a factor of ten (docs/results.md, "The horizon").
 
 tau^2 is estimated by restricted maximum likelihood (Patterson and Thompson 1971) from each client's mean residual over
 all rounds so far, whose noise is sigma^2 over their number; differences are believed only beyond `caution` standard
-errors of the score. DerSimonian and Laird's moment estimator is here too, as `between_dl`: it weighs residuals by
-1/sigma^2 once, so with budgets from 0.1 to 10 the tight clients' noise swamps it.
+errors of the score. DerSimonian and Laird's moment estimator weighs residuals by
+1/sigma^2 once, so with budgets from 0.1 to 10 the tight clients' noise swamps it (tests/rules).
 
 What is remembered has a fixed size: of a residual m = 2,053 sums of coordinates under random signs, and of
 clients the 256 that took part last. Signs keep noise what it was, N(0, sigma^2) in every sum, so the model holds for sums as
@@ -136,15 +136,6 @@ def between(variances: torch.Tensor, products: torch.Tensor, *, replicates: int,
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     return high
-
-
-def between_dl(variances: torch.Tensor, products: torch.Tensor, *, replicates: int) -> float:
-    """DerSimonian and Laird 1986: E[Q] = d ((m - 1) + tau^2 (S1 - S2/S1)), solved for tau^2; not below 0.
-    Assumes: at least two clients, variances above zero."""
-    w = 1 / variances
-    s1, s2 = float(w.sum()), float((w**2).sum())
-    q = float(w @ products.diagonal()) - float(w @ products @ w) / s1
-    return max(0.0, (q / replicates - (len(w) - 1)) / (s1 - s2 / s1))
 
 
 # Vectors in a few sums. Coordinate j goes, times a sign s_j, into sum j mod m, divided by the root of how many it holds (Charikar,
