@@ -16,7 +16,7 @@ from typing import Any
 import tacit
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.server import Call, serve
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site.limits import make_site
 from tacit.engine.assemble import clients
 
 HOME = Path(tacit.__file__).parent

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import tacit
 from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site.limits import make_site
 from tacit.engine.assemble import build
 from tacit.privacy.guarantee import shown
 from tacit.privacy.ledger import reader as books

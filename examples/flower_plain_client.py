@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 import tacit
 from tacit.deploy.server.client import LocalGrid, greet, tacit_mod
 from tacit.deploy.server.server import Call, serve
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site.limits import make_site
 
 SITES, EXAMPLES = ("client-0", "client-1", "client-2"), 400
 PIXELS, DIGITS = (np.asarray(part) for part in load_digits(return_X_y=True))

@@ -132,6 +132,9 @@ LISTS = (list, tuple, set, frozenset, Sequence)
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 ANYTHING = "a value that TOML can say"
 
+# what is wrong with a value whose type is right: pydantic's own words say it
+NO_TYPE = ("string_pattern_mismatch", "string_too_short", "string_too_long", "multiple_of", "assertion_error")
+
 
 def sentence(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
     """The first problem of values that were held against `model`: a key that is not known before all others.
@@ -159,6 +162,9 @@ def sentence(error: ValidationError, model: type[BaseModel], values: Mapping[str
     value: Any = values
     for key in keys:
         value = value[key]
+    if problem["type"] in NO_TYPE:
+        reason = problem["msg"]
+        return f"{name} cannot be {shown(value)}: {reason[:1].lower()}{reason[1:]}."
     if problem["type"].startswith("union_tag") and field is not None:
         return _no_kind(name, value, kinds_of(field))
     declared = [_declared(model, each["loc"]) for each in problems]

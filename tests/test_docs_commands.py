@@ -12,7 +12,7 @@ import ready
 from docs_pages import PAGES, ROOT, commands, known, whole
 
 from tacit.crypto import envelope
-from tacit.deploy.site import asked
+from tacit.deploy.site import requests
 from tacit.privacy.accounting import (
     events,
     price,  # noqa: F401 (their events register themselves)
@@ -104,7 +104,7 @@ def test_the_python_of_reading_a_ledger_runs_as_printed(tmp_path):
 def test_the_page_on_formats_names_every_table_column_event_and_question():
     page = (ROOT / "docs" / "formats.md").read_text("utf-8")
     ours = (kind for kind in events._KINDS.values() if kind.types[0].__module__.startswith(("tacit.", "dp_accounting")))
-    said = {f"`{word}`" for word in (*asked.KINDS, *sql.COLUMNS, *(kind.name for kind in ours))}
+    said = {f"`{word}`" for word in (*requests.KINDS, *sql.COLUMNS, *(kind.name for kind in ours))}
     said |= {f"`{name}`" for name in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", sql.SCHEMA)}
     said |= {f"`{field.name}`" for field in dataclasses.fields(envelope.Header)}
     assert sorted(word for word in said if word not in page) == []

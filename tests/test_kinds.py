@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.deploy.site.consent import digest, refuse_beyond
-from tacit.deploy.site.limits import Limits
+from tacit.deploy.site.consent import digest
+from tacit.deploy.site.limits import Demand, Limits, hold
 from tacit.errors import BadInput, Refused
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
@@ -86,7 +86,7 @@ def test_a_site_takes_no_kind_but_tacits_own_even_if_its_people_accepted_the_exp
     experiment = tacit.Experiment(**TOY)
     limits = Limits(epsilon=8.0, delta=1e-5, unit="client", trial=True, accept={"experiments": (digest(experiment),)})
     with pytest.raises(Refused, match="a kind of privacy that is not Tacit's own"):
-        refuse_beyond(limits, experiment)
+        hold(limits, Demand(experiment=experiment))
 
 
 @pytest.mark.parametrize("name", ["toy_kind:Nobody", "no_such_module:Toy", ":", "toy_kind:", "a b:c"])

@@ -42,7 +42,7 @@ def init_command(
 
     from tacit.deploy.operate.init import init
     from tacit.deploy.operate.inspect import who_opens
-    from tacit.deploy.site.rows import OWN_FILES
+    from tacit.deploy.site.deployable import OWN_FILES
 
     console = Console()
     with Console(stderr=True).status("Making keys; the safe primes of a key that is split can take a minute"):
@@ -174,8 +174,7 @@ def _own_models(folder: Path, *, adapt: bool, evaluate: Path | None, run: str | 
 
     from tacit.deploy.operate.site_page import write_site_page
     from tacit.deploy.site import models  # code that the process that answers never loads
-    from tacit.deploy.site.at_home import compared, due, newest, wanted
-    from tacit.deploy.site.join import read_settings
+    from tacit.deploy.site.layout import compared, due, newest, read_settings, wanted
 
     only_installed()
     if evaluate is not None:

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import tacit
 from tacit.algorithms import in_round
 from tacit.deploy.operate.init import deployable
-from tacit.deploy.site.at_home import wanted
+from tacit.deploy.site.layout import wanted
 from tacit.engine.assemble import build
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput

@@ -4,12 +4,11 @@ import pytest
 from wrong_values import WRONG, foreign_words
 
 from tacit.deploy.operate.layout import open_federation
-from tacit.deploy.site import join
-from tacit.deploy.site.at_home import wanted
-from tacit.deploy.site.join import read_rows
-from tacit.deploy.site.limits import Accept, Limits, read_limits
-from tacit.deploy.site.make import make_site
-from tacit.deploy.site.rows import parted
+from tacit.deploy.site import layout
+from tacit.deploy.site.consent import Accept
+from tacit.deploy.site.layout import wanted
+from tacit.deploy.site.limits import Limits, make_site, read_limits
+from tacit.deploy.site.rows import parted, read_rows
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
@@ -59,10 +58,10 @@ def test_a_budget_without_its_epsilon_says_which_line_to_add(tmp_path):
 
 def settings(folder, values):
     (folder / "site.toml").write_text(dumps(values), "utf-8")
-    return join.read_settings(folder)
+    return layout.read_settings(folder)
 
 
-@pytest.mark.parametrize("key", [key for key in join.KEYS if key not in join.NO_TEXTS])
+@pytest.mark.parametrize("key", layout.TEXTS)
 def test_a_wrong_value_for_a_text_of_site_toml_is_refused_in_our_words(tmp_path, key):
     assert refusals(lambda value: settings(tmp_path, {"name": "north"} | {key: value}), key) == len(WRONG) - 1
 

@@ -9,8 +9,8 @@ import torch
 
 import tacit
 from tacit.deploy.operate.init import deployable
-from tacit.deploy.site.consent import departures, digest, refuse_beyond
-from tacit.deploy.site.limits import Accept, Limits
+from tacit.deploy.site.consent import departures
+from tacit.deploy.site.deployable import read_experiment
 from tacit.engine import malicious, trainers
 from tacit.engine.assemble import assemble, build
 from tacit.engine.malicious import Among, Malice, load, trigger_of
@@ -398,7 +398,7 @@ def test_in_a_deployment_and_under_an_audit_there_are_no_malicious_clients():
         prepared(chosen)
     parts = build(chosen)
     with pytest.raises(Refused, match="in a deployment nobody is on purpose"):
-        refuse_beyond(Limits(epsilon=1.0, delta=1e-5, trial=True, accept=Accept(experiments=(digest(chosen),))), chosen)
+        read_experiment(chosen.toml())
     assert departures(chosen)["attack.kind"] == "replacement"
     with pytest.raises(Refused, match="in a deployment nobody is on purpose"):
         assemble(chosen, parts.dataset, parts.population, own=0, place="server")

@@ -5,11 +5,10 @@ import sqlite3
 from dataclasses import asdict
 
 import tacit
-from tacit.deploy.site.agreement import terms_of
+from tacit.deploy.site.accept import asked_of
 from tacit.deploy.site.consent import data_digest, departures
-from tacit.deploy.site.join import asked_of
-from tacit.deploy.site.limits import Roster
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site.limits import make_site
+from tacit.deploy.site.requests import Roster, terms_of
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import assemble, clients
 from tacit.experiment.file import dumps

@@ -18,8 +18,9 @@ from tacit.deploy.operate.init import init
 from tacit.deploy.operate.processes import free_port
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import _content, read
-from tacit.deploy.site.limits import Roster, read_limits
-from tacit.deploy.site.schedule import proposed
+from tacit.deploy.site.deployable import proposed
+from tacit.deploy.site.limits import read_limits
+from tacit.deploy.site.requests import Roster
 from tacit.engine.assemble import build
 from tacit.engine.malicious import Malice
 from tacit.errors import BadInput, Refused, TacitError

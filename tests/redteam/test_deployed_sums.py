@@ -24,7 +24,7 @@ from tacit.deploy.server.server import _terms
 from tacit.deploy.site import agreement
 from tacit.deploy.site import keys as key_files
 from tacit.deploy.site.keys import seals_of
-from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.rows import public_rows, shape
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import assemble
@@ -180,7 +180,7 @@ def test_a_message_whose_turn_is_not_its_round_is_refused_by_the_site(federation
     [
         ("experiments = [", "experiments = [] #", "is not among those that the site's budget.toml accepts"),
         ("most_rounds = 1", "most_rounds = 1\nmost_clients = 2", "asks for 3 clients; the site allows 2"),
-        ("epsilon = 8.0", "epsilon = 7.0", "budget is now epsilon 7"),
+        ("epsilon = 8.0", "epsilon = 7.0", "asks for epsilon 8; the site allows 7"),
     ],
 )
 def test_consent_that_is_withdrawn_after_a_report_opens_no_sum_not_even_one_that_was_opened_before(

@@ -5,7 +5,7 @@ from redteam.lying_server import RUN, accept, experiment
 from redteam.test_server import csv_site
 
 from tacit.deploy.site.consent import code_digest
-from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.rows import public_rows
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import assemble

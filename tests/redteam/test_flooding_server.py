@@ -20,8 +20,8 @@ from redteam.lying_server import RUN, Server, experiment
 
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.server.node import PIECE_BYTES, UNMET_BYTES, Account, Budget, FleetNode
+from tacit.deploy.site.accept import longest_question
 from tacit.deploy.site.agreement import read as read_agreement
-from tacit.deploy.site.join import longest_question
 
 MOST_SENT = 768 << 20  # by the server, in all: a site that reads whatever comes shows it well before
 MOST_GROWN = 200  # MiB, by which a site may grow

@@ -14,7 +14,7 @@ from flwr.proto.message_pb2 import Message, ObjectTree, PullObjectResponse
 from tacit.deploy.operate.certificates import make_authority, make_node_key
 from tacit.deploy.server import executor, node
 from tacit.deploy.server.node import MOST_NAME, FleetNode, named
-from tacit.deploy.site.log import Plain
+from tacit.deploy.site.layout import Plain
 
 
 @pytest.fixture(autouse=True)

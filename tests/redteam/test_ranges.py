@@ -12,10 +12,9 @@ from redteam.test_counts import counts, killed
 
 import tacit
 from tacit.deploy.site import queries
-from tacit.deploy.site.agreement import terms_of
-from tacit.deploy.site.join import asked_of, join
-from tacit.deploy.site.limits import Roster
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site.accept import accept, asked_of
+from tacit.deploy.site.limits import allow, make_site, read_limits
+from tacit.deploy.site.requests import Roster, terms_of
 from tacit.deploy.site.rows import public_rows
 from tacit.deploy.site.site import UNSAID
 from tacit.engine.assemble import assemble
@@ -68,7 +67,7 @@ class Ranging(Server):
 
     def scaled(self):
         """The site's rows as it trains on them."""
-        return join(self.folder, RUN, self.experiment.toml(), self.roster).client.x
+        return accept(allow(self.folder, self.experiment.toml(), read_limits(self.folder)), RUN, self.roster).client.x
 
 
 @pytest.fixture
@@ -221,9 +220,9 @@ def test_ranges_for_a_run_that_asks_for_none_are_refused(server):
 def test_a_record_is_held_out_whatever_its_range(ranging):
     """By the coin of the row as it stands in the file: a range that was found moves nobody between the sides."""
     asking = ranging(data={"held_out": 0.3})
-    first = join(asking.folder, RUN, asking.experiment.toml(), asking.roster)
+    first = accept(allow(asking.folder, asking.experiment.toml(), read_limits(asking.folder)), RUN, asking.roster)
     asking.agree(ranges=FOUND)
-    second = join(asking.folder, RUN, asking.experiment.toml(), asking.roster)
+    second = accept(allow(asking.folder, asking.experiment.toml(), read_limits(asking.folder)), RUN, asking.roster)
     for before, after in ((first.client, second.client), (first.asked, second.asked)):
         assert torch.equal(before.x[:, 0], after.x[:, 0])
         assert torch.allclose((before.x[:, 1] - 128) / 384, after.x[:, 1], atol=1e-6)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from redteam.lying_server import RUN
 
-from tacit.deploy.site.limits import Roster
+from tacit.deploy.site.requests import Roster
 from tacit.engine.assemble import assemble, clients
 from tacit.errors import BudgetExhausted, Refused
 from tacit.privacy.accounting import price

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,12 +15,13 @@ from redteam.lying_server import EPSILONS, RUN, Server, accept, experiment
 from tacit.deploy.server.client import respond
 from tacit.deploy.server.messages import kind_of_refusal
 from tacit.deploy.server.messages import question as sent_question
-from tacit.deploy.site import replies
+from tacit.deploy.site import agreement, layout, replies
+from tacit.deploy.site.accept import accept as real_accept
 from tacit.deploy.site.consent import code_digest
-from tacit.deploy.site.join import Loaded
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site.limits import allow, make_site, read_limits
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BudgetExhausted, Refusal, Refused
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Message
 from tacit.wire import pack, shown, unpack
 
@@ -71,14 +73,52 @@ def test_a_round_binds_one_question_although_its_answer_was_never_kept(server, m
     )
 
 
+def test_a_question_is_bound_then_paid_then_copies_are_looked_for_then_it_is_trained_then_kept(server, monkeypatch):
+    asking = server()
+    asking.agree()
+    order, run = [], asking.folder / "runs" / RUN
+
+    def seen(what):
+        files = [kind for kind in (".question", ".answer") if (run / f"round-0000000{kind}").exists()]
+        order.append((what, files, asking.charges()))
+
+    def watched(allowed, *args, **options):
+        accepted = real_accept(allowed, *args, **options)
+
+        def trainer(*question):
+            seen("train")
+            return accepted.trainer(*question)
+
+        return replace(accepted, trainer=trainer)
+
+    real_keep, real_copies, real_bind = replies.keep, Ledger.refuse_copies, replies.bind
+    asking.site = Site(asking.folder, accepting=watched)
+    asking.site._current(
+        agreement.read(asking.folder, RUN), allow(asking.folder, asking.experiment.toml(), read_limits(asking.folder))
+    )
+    monkeypatch.setattr(Ledger, "refuse_copies", lambda self: (seen("copies"), real_copies(self))[1])
+    monkeypatch.setattr(replies, "bind", lambda *args: (seen("bind"), real_bind(*args))[1])
+    monkeypatch.setattr(replies, "keep", lambda *args: (seen("keep"), real_keep(*args))[1])
+    asking.train(0)
+    seen("sent")
+    assert order == [
+        ("bind", [], []),
+        ("copies", [".question"], []),  # before the charge, so that none is made in vain,
+        ("copies", [".question"], [0]),  # and after it, so that of two copies at once one is seen
+        ("train", [".question"], [0]),
+        ("keep", [".question"], [0]),
+        ("sent", [".question", ".answer"], [0]),
+    ]
+
+
 def test_a_question_that_is_repeated_within_one_life_after_a_failure_is_paid_for_each_time(server, monkeypatch):
     asking = server()
     asking.agree()
-    real, calls = Loaded.build, []
+    calls = []
 
     def fails_first(*args, **options):
-        joined = real(*args, **options)
-        train = joined.train
+        accepted = real_accept(*args, **options)
+        train = accepted.trainer
 
         def broken(*args):
             calls.append(1)
@@ -87,11 +127,9 @@ def test_a_question_that_is_repeated_within_one_life_after_a_failure_is_paid_for
                 raise MemoryError
             return answer
 
-        object.__setattr__(joined, "train", broken)
-        return joined
+        return replace(accepted, trainer=broken)
 
-    monkeypatch.setattr(Loaded, "build", fails_first)
-    asking.restart()
+    asking.site = Site(asking.folder, accepting=fails_first)
     with pytest.raises(Refused, match=UNSAID):
         asking.train(0)
     asking.train(0)
@@ -273,7 +311,7 @@ def test_the_log_of_a_file_that_cannot_be_read_quotes_no_cell_of_it(tmp_path):
         ("delta = 1e-05", "delta = 1e-06", "asks for delta 1e-05; the site allows 1e-06"),
         ("# most_parameters = 20000000", "most_parameters = 100 #", "650 parameters; the site allows 100"),
         ('unit = "record"', 'unit = "client"', "asks for a budget per record"),
-        ("epsilon = 1.0", "epsilon = 0.5", "now epsilon 0.5"),
+        ("epsilon = 1.0", "epsilon = 0.5", "asks for epsilon 1; the site allows 0.5"),
     ],
 )
 @pytest.mark.parametrize("restart", [False, True])
@@ -408,7 +446,7 @@ def test_what_costs_memory_opens_paths_or_uses_devices_is_refused_before_anythin
     def built(*args, **options):
         raise AssertionError("built")
 
-    monkeypatch.setattr("tacit.deploy.site.join.assemble", built)
+    monkeypatch.setattr("tacit.deploy.site.accept.assemble", built)
     with pytest.raises(Refused, match=f"{words}|is not among those"):
         asking.agree(experiment=chosen.toml())
 
@@ -430,12 +468,12 @@ def test_whatever_goes_wrong_the_site_goes_on_and_says_nothing(server, monkeypat
     def fails(*args, **options):
         raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr("tacit.deploy.site.join.Loaded.build", fails)
-        with pytest.raises(Refused, match=UNSAID):
-            asking.agree()
+    asking.site = Site(asking.folder, accepting=fails)
+    with pytest.raises(Refused, match=UNSAID):
+        asking.agree()
     assert asking.log()[-1]["verdict"] == "failed"
     assert MARK not in asking.log()[-1]["text"]
+    asking.restart()
     asking.agree()
 
 
@@ -587,7 +625,7 @@ def test_whatever_the_umask_nobody_else_can_read_a_sites_files(tmp_path):
     places = [asking.folder, *asking.folder.rglob("*")]
     assert any(place.suffix == ".answer" for place in places)
     for place in places:
-        assert stat.S_IMODE(place.stat().st_mode) & replies.OTHERS == 0, place
+        assert stat.S_IMODE(place.stat().st_mode) & layout.OTHERS == 0, place
 
 
 def test_a_server_cannot_fill_a_sites_disk_with_runs(server):
@@ -595,7 +633,7 @@ def test_a_server_cannot_fill_a_sites_disk_with_runs(server):
     asking.budget("most_rounds = 3", "most_rounds = 3\nmost_runs = 2")
     for number in range(2):
         asking.agree(run=f"{number:032x}")
-    with pytest.raises(Refused, match="agreed to 2 runs"):
+    with pytest.raises(Refused, match="asks for 3 runs of this site; the site allows 2"):
         asking.agree(run=f"{2:032x}")
     asking.agree(run=f"{1:032x}")
-    assert len(asking.site._runs) <= 2
+    assert len(asking.site._held) <= 2

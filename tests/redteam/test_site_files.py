@@ -12,9 +12,10 @@ from tacit.deploy.operate import metrics
 from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.operate.metrics import text_of
 from tacit.deploy.operate.site_page import short_up, site_data, write_site_page
-from tacit.deploy.site import agreement, replies
-from tacit.deploy.site.join import join
-from tacit.deploy.site.limits import Roster
+from tacit.deploy.site import agreement, layout
+from tacit.deploy.site.accept import accept
+from tacit.deploy.site.limits import allow, read_limits
+from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, Refused
 from tacit.privacy.guarantee import shown
@@ -76,7 +77,7 @@ def test_a_site_that_was_given_another_name_does_not_get_its_budget_once_more(tm
     size = Site(folder).answer({"kind": "hello", "experiment": known.experiment}, b"")[0]["examples"]
     roster = Roster.of(known.roster | {"names": ["polar", "south"], "sizes": [size, 40]})
     with pytest.raises(LedgerError, match=r"calls the site polar: the same rows would have their budget once more"):
-        join(folder, "1" * 32, known.experiment, roster)
+        accept(allow(folder, known.experiment, read_limits(folder)), "1" * 32, roster)
     assert any(
         finding.wrong and "calls the site polar" in finding.text for finding in site_findings(folder, experiment=None)
     )
@@ -188,7 +189,7 @@ def test_a_ledger_that_knows_what_was_released_goes_on_without_its_mark(server):
 def test_the_name_of_a_new_folder_is_on_disk_before_anything_is_written_into_it(tmp_path, monkeypatch):
     """Else a power cut could take a bound question away together with its folder."""
     synced = []
-    monkeypatch.setattr(replies.store, "sync", synced.append)
-    replies.make_folder(tmp_path / "runs" / "one")
-    replies.make_folder(tmp_path / "runs" / "one")
+    monkeypatch.setattr(layout.store, "sync", synced.append)
+    layout.make_folder(tmp_path / "runs" / "one")
+    layout.make_folder(tmp_path / "runs" / "one")
     assert synced == [tmp_path, tmp_path / "runs"]

@@ -11,7 +11,7 @@ import pytest
 from redteam.lying_server import RUN
 
 from tacit.deploy.operate.inspect import site_findings
-from tacit.deploy.site.ledger import twins
+from tacit.deploy.site.pay import copies
 from tacit.deploy.site.site import UNSAID
 from tacit.errors import LedgerError, Refused
 from tacit.privacy.ledger.ledger import Ledger
@@ -171,11 +171,11 @@ def test_a_check_names_the_copy_that_was_charged(pair):
 
 def test_a_site_of_another_key_or_of_another_owner_is_no_copy(pair, monkeypatch):
     first, second = pair
-    assert list(twins(first.folder)) == [second.folder]
+    assert list(copies(first.folder)) == [second.folder]
     monkeypatch.setattr(os, "getuid", lambda: first.folder.stat().st_uid + 1)
-    assert list(twins(first.folder)) == []
+    assert list(copies(first.folder)) == []
     monkeypatch.undo()
     (second.folder / "node.pub").write_text("ssh-ed25519 another\n")
-    assert list(twins(first.folder)) == []
+    assert list(copies(first.folder)) == []
     (first.folder / "node.pub").unlink()
-    assert list(twins(first.folder)) == []
+    assert list(copies(first.folder)) == []

@@ -19,15 +19,13 @@ from tacit.deploy.operate.certificates import days_left, signed_by
 from tacit.deploy.operate.layout import Federation, app_digest, open_federation
 from tacit.deploy.operate.processes import reach, taken
 from tacit.deploy.operate.remaining import Short, anew, experiment_of, finished, holds_run, short_sites, unpaid
-from tacit.deploy.site.at_home import wanted
-from tacit.deploy.site.consent import absent, digest, lines_to_list, refuse_beyond
-from tacit.deploy.site.join import own_path, read_parted, read_settings
+from tacit.deploy.site.consent import absent, digest, lines_to_list
+from tacit.deploy.site.deployable import OWN_FILES, everybody, proposed, refuse_undeployable
 from tacit.deploy.site.keys import FOLDER, Held, load_keys
-from tacit.deploy.site.layout import BUDGET, LEDGER, PROPOSAL, SETTINGS
-from tacit.deploy.site.ledger import refuse_charged_twin, refuse_renamed
-from tacit.deploy.site.limits import Limits, read_limits
-from tacit.deploy.site.rows import OWN_FILES, own_model, refuse_undeployable
-from tacit.deploy.site.schedule import everybody, proposed, refuse_unpaid
+from tacit.deploy.site.layout import BUDGET, LEDGER, PROPOSAL, SETTINGS, own_path, read_settings, wanted
+from tacit.deploy.site.limits import Demand, Limits, hold, read_limits
+from tacit.deploy.site.pay import refuse_charged_copy, refuse_renamed, refuse_unpaid
+from tacit.deploy.site.rows import own_model, read_rows
 from tacit.engine.run_files import read
 from tacit.engine.run_folder import refuse_taken
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TacitError
@@ -146,7 +144,7 @@ def site_findings(
         limits, own = read_limits(folder), wanted(settings).kind
         if experiment is not None:
             refuse_undeployable(experiment)
-            refuse_beyond(limits, experiment)
+            hold(limits, Demand(experiment=experiment))
             known = epsilons or everybody(experiment, name, limits.epsilon)
             if known and name in known:
                 refuse_unpaid(experiment, known, delta=limits.delta, site=name)
@@ -209,7 +207,7 @@ def _weights(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> 
 def _rows(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> Iterator[Finding]:
     if experiment.data.name not in OWN_FILES or "examples" in settings:
         return
-    rows, *held = read_parted(folder, experiment, settings, local=None)
+    rows, *held = read_rows(folder, experiment, settings, local=None)
     notes = "".join(f"; {note}" for note in rows.notes)
     out = {whose: len(part.y) for whose, part in zip(("site.toml", "data.held_out"), held, strict=True) if part}
     sides = [*(f"{count} are held out ({whose})" for whose, count in out.items()), f"{len(rows.y)} are trained on"]
@@ -221,7 +219,7 @@ def _spent(folder: Path, limits: Limits, name: str) -> str:
     path = folder / LEDGER
     reader.refuse_lost(path, folder / reader.NAME)
     begun = path.exists() and path.stat().st_size > 0
-    refuse_charged_twin(folder, lambda mark: mark.exists() and (not begun or any(marked(path, mark))))
+    refuse_charged_copy(folder, lambda mark: mark.exists() and (not begun or any(marked(path, mark))))
     if not begun:
         return ""
     key_of(path)

@@ -14,9 +14,8 @@ from pathlib import Path
 from tacit import store
 from tacit.deploy.operate.certificates import days_left
 from tacit.deploy.operate.layout import Federation, open_federation
-from tacit.deploy.site import replies
-from tacit.deploy.site.join import read_settings
-from tacit.deploy.site.layout import LEDGER, LOG, SETTINGS, runs
+from tacit.deploy.site import layout
+from tacit.deploy.site.layout import LEDGER, LOG, SETTINGS, read_settings, runs
 from tacit.deploy.site.limits import read_limits
 from tacit.engine.evaluate import scalars
 from tacit.engine.run_files import read
@@ -55,7 +54,7 @@ def write(folder: Path, out: Path) -> None:
     Raises: BadInput, as `text_of`, and where another file than such numbers lies there; OSError.
     """
     store.refuse_foreign(out, begins=BEGINS)
-    replies.write(out, text_of(folder).encode())
+    layout.write(out, text_of(folder).encode())
 
 
 def _of_site(folder: Path) -> Iterator[Sample]:

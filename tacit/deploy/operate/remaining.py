@@ -10,12 +10,11 @@ from typing import Any
 
 from tacit import check
 from tacit.deploy.operate.layout import Federation
-from tacit.deploy.site.consent import refuse_beyond
-from tacit.deploy.site.join import read_rows, read_settings
-from tacit.deploy.site.layout import BUDGET, LEDGER
-from tacit.deploy.site.limits import Limits, Roster, read_limits
-from tacit.deploy.site.rows import public_rows, shape
-from tacit.deploy.site.schedule import declaration
+from tacit.deploy.site.accept import declaration
+from tacit.deploy.site.layout import BUDGET, LEDGER, read_settings
+from tacit.deploy.site.limits import Demand, Limits, hold, read_limits
+from tacit.deploy.site.requests import Roster
+from tacit.deploy.site.rows import public_rows, read_rows, shape
 from tacit.engine.assemble import Parts, assemble
 from tacit.engine.ledgers import asked_by
 from tacit.engine.run_files import read
@@ -100,8 +99,8 @@ def declared_roster(federation: Federation, experiment: Experiment) -> tuple[Ros
         if not folder.exists():
             raise BadInput(f"{name}: its folder is not here, and its rows and budget decide what a run costs it.")
         limits[name] = read_limits(folder)
-        refuse_beyond(limits[name], experiment)
-        rows = read_rows(folder, experiment, read_settings(folder), local=None)
+        hold(limits[name], Demand(experiment=experiment))
+        rows, *_ = read_rows(folder, experiment, read_settings(folder), local=None)
         known.append(declaration(experiment, limits[name], name=name, rows=rows))
     privacy, epsilons = experiment.privacy, [float(one["epsilon"]) for one in known]
     epsilons = [min(epsilons)] * len(epsilons) if privacy.level == "minimum" else epsilons

@@ -21,7 +21,7 @@ from tacit.deploy.operate.layout import CONNECTION, FEDERATION, Federation, open
 from tacit.deploy.operate.processes import OFFLINE, Processes, alive, close, program, reach, taken
 from tacit.deploy.operate.remaining import anew, experiment_file, finished, short_sites
 from tacit.deploy.operate.site_process import JOINED
-from tacit.deploy.site.join import read_settings
+from tacit.deploy.site.layout import read_settings
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.machine import exit_code, stop_on_term

@@ -12,9 +12,8 @@ from typing import Any
 
 import tacit
 from tacit import store, wire
-from tacit.deploy.site import layout, replies
-from tacit.deploy.site.at_home import wanted
-from tacit.deploy.site.join import read_settings
+from tacit.deploy.site import layout
+from tacit.deploy.site.layout import read_settings, wanted
 from tacit.deploy.site.limits import Limits, read_limits
 from tacit.errors import BadInput, TacitError
 from tacit.parts import metrics
@@ -50,7 +49,7 @@ def write_site_page(folder: Path, out: Path | None = None) -> Path:
     store.refuse_foreign(path, begins=BEGINS)
     content = render(site_data(folder)).encode()
     try:
-        replies.write(path, content)
+        layout.write(path, content)
     except OSError as error:
         raise BadInput(f"{path} cannot be written ({error.strerror}): make room, or name another file there.") from None
     return path

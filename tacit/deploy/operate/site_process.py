@@ -17,10 +17,8 @@ from typing import TypeVar
 
 from tacit import plugin
 from tacit.deploy.operate.processes import MASK, close, end_with_parent, lock_folder
-from tacit.deploy.site.at_home import due, wanted
-from tacit.deploy.site.layout import LOG
+from tacit.deploy.site.layout import LOG, SPOKEN, Plain, due, wanted
 from tacit.deploy.site.limits import read_limits
-from tacit.deploy.site.log import SPOKEN, Plain
 from tacit.deploy.site.site import Site
 from tacit.errors import BadInput, TacitError
 from tacit.machine import stop_on_term

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import tacit
 from tacit.deploy.operate.layout import CONNECTION, Federation
+from tacit.deploy.site.deployable import OWN_FILES
 from tacit.deploy.site.layout import called
-from tacit.deploy.site.rows import OWN_FILES
 from tacit.experiment import Experiment
 
 SERVICES = "services"

@@ -19,7 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from tacit import wire
 from tacit.deploy.server.messages import QUERIES, answer, read, refusal
-from tacit.deploy.site.log import discreet, note
+from tacit.deploy.site.layout import discreet, note
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
 from tacit.random import Stream

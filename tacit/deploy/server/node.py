@@ -46,11 +46,11 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from tacit.deploy.operate.processes import closed
 from tacit.deploy.server.messages import WHOLE_BYTES
+from tacit.deploy.site.accept import longest_question
 from tacit.deploy.site.agreement import read as read_agreement
-from tacit.deploy.site.asked import MOST_ROUNDS
-from tacit.deploy.site.join import longest_question
 from tacit.deploy.site.layout import runs
 from tacit.deploy.site.limits import read_limits
+from tacit.deploy.site.requests import MOST_ROUNDS
 from tacit.errors import BadInput, TacitError
 
 RETRY_SECONDS = (1.0, 20.0)  # after an error, longer every time

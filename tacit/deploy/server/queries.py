@@ -16,7 +16,8 @@ from tacit.data.population import Population
 from tacit.deploy.server import trainer
 from tacit.deploy.server.gather import ANSWER_BYTES, gather
 from tacit.deploy.server.trainer import listed, spent_of
-from tacit.deploy.site.agreement import MOST_COLUMNS, ranges_from, record_of
+from tacit.deploy.site.agreement import record_of
+from tacit.deploy.site.requests import MOST_COLUMNS, ranges_of
 from tacit.deploy.site.rows import public_rows
 from tacit.digest import mark, tensor_bytes
 from tacit.engine.assemble import Parts, assemble
@@ -185,7 +186,7 @@ def known(folder: Folder) -> Known | None:
     try:
         record = wire.json_object(path.read_text("utf-8"), what="It", brackets=MOST_COLUMNS + 2, finite=True)
         ranges, note = wire.fields(record, "ranges", "note", what="It")
-        return Known(ranges_from(ranges), wire.text(note, what="Its note", most=MOST_NOTE))
+        return Known(ranges_of(ranges), wire.text(note, what="Its note", most=MOST_NOTE))
     except (OSError, UnicodeDecodeError, BadInput) as error:
         raise BadInput(f"{path} is damaged ({error}): put it back, for sites take no other ranges.") from None
 

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from tacit import store
 from tacit.deploy.server.gather import ANSWER_BYTES, AWAY, Heard, gather
 from tacit.deploy.server.registration import Door
-from tacit.deploy.site.agreement import Terms
+from tacit.deploy.site.requests import Terms
 from tacit.engine.pool import Reply, Trainer
 from tacit.engine.run_files import STATUS
 from tacit.engine.run_folder import Folder

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacit import store
 from tacit.algorithms.local_dp import LocalDP
 from tacit.check import shown
 from tacit.crypto import keys
-from tacit.deploy.site import layout, replies
-from tacit.deploy.site.log import discreet, note
+from tacit.deploy.site import layout
+from tacit.deploy.site.layout import discreet, note
 from tacit.digest import mark
 from tacit.engine.assemble import Parts
 from tacit.engine.canaries import with_canaries
@@ -23,7 +24,7 @@ from tacit.errors import BadInput
 from tacit.experiment.extras import refuse_unplain
 
 if TYPE_CHECKING:
-    from tacit.deploy.site.join import Joined
+    from tacit.deploy.site.accept import Accepted
 
 SECRET_BYTES = 32
 MOST = 1 << 32  # clients, or parameters
@@ -51,35 +52,37 @@ def with_own_canaries(folder: Path, run: str, parts: Parts, index: int, settings
 
 
 def _begun(folder: Path, run: str) -> object:
-    """How many canaries a run began with; None where it has none yet, or the file does not say."""
     try:
         return json.loads((layout.run_folder(folder, run) / layout.CANARIES).read_text("utf-8"))["count"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def commit(folder: Path, parts: Parts) -> None:
+def commit(accepted: "Accepted") -> None:
     """Writes down the hash of a run's coins before the first of its answers; nothing where there are no canaries."""
-    canaries = getattr(parts.algorithm, "canaries", None)
-    if isinstance(canaries, Canaries):
+    canaries, folder = _planted(accepted), layout.run_folder(accepted.site, accepted.agreement.run)
+    if canaries is not None:
         sizes = {"count": canaries.count, "clients": canaries.clients, "size": canaries.size, "only": canaries.only}
-        replies.create(folder / layout.CANARIES, json.dumps(sizes | {"commitment": canaries.commitment}).encode())
+        store.create(folder / layout.CANARIES, json.dumps(sizes | {"commitment": canaries.commitment}).encode())
 
 
-def record_observation(site: Path, joined: "Joined", round: int, told: dict[str, Any]) -> None:
-    """Keeps what became of the canaries in a round.
-
-    Guarantee: it raises nothing; what went wrong is in the log, and the round's answer is kept already.
-    """
-    canaries = getattr(joined.parts.algorithm, "canaries", None)
-    if OBSERVED not in told or not isinstance(canaries, Canaries):
+def record_observation(accepted: "Accepted", round: int, said: dict[str, Any]) -> None:
+    """Keeps what became of the canaries in a round, as the trainer `said`. It raises nothing; what went wrong is in the log."""
+    canaries = _planted(accepted)
+    if OBSERVED not in said or canaries is None:
         return
+    site, run = accepted.site, accepted.agreement.run
     try:
-        file = file_of(layout.run_folder(site, joined.agreement.run), round)
-        replies.make_folder(file.parent)
-        replies.write(file, packed(gathered(canaries, [joined.client], [told], {})))
-    except Exception as error:  # noqa: BLE001 - of the site's own interest only
-        note(site, verdict="failed", text=f"Canaries: {discreet(error)}", run=joined.agreement.run, round=round)
+        file = file_of(layout.run_folder(site, run), round)
+        layout.make_folder(file.parent)
+        layout.write(file, packed(gathered(canaries, [accepted.client], [said], {})))
+    except Exception as error:  # noqa: BLE001 - of the site's own interest only, and the round's answer is kept already
+        note(site, verdict="failed", text=f"Canaries: {discreet(error)}", run=run, round=round)
+
+
+def _planted(accepted: "Accepted") -> Canaries | None:
+    canaries = getattr(accepted.parts.algorithm, "canaries", None)
+    return canaries if isinstance(canaries, Canaries) else None
 
 
 def own_canaries(site: Path, run: str) -> Canaries:

@@ -14,7 +14,6 @@ from gmpy2 import mpz
 
 from tacit.algorithms.encrypted import Encrypted, Group
 from tacit.crypto import keys, signing
-from tacit.crypto import keys as files
 from tacit.crypto.envelope import common_hash
 from tacit.crypto.holder import Opener, Opens, numbers_to_bytes
 from tacit.crypto.paillier import PublicKey
@@ -37,8 +36,8 @@ FOLDER = "keys"  # in the server's and in every site's folder
 class Held:
     """What one party holds: everybody the public key and the members' names, a site also its signing key and its key or share.
 
-    `verification` is there where the key is split, and tells a wrong part of an opening from a right one. The server neither
-    signs nor opens: its `signer` and `secret` are None. Secrets are not in `repr`.
+    `verification`, where the key is split, tells a wrong part of an opening from a right one. The server has no `signer`, no
+    `secret`.
     """
 
     public: PublicKey
@@ -49,11 +48,7 @@ class Held:
 
     @property
     def answer(self) -> Callable[[list[mpz]], bytes] | None:
-        """What turns a sum into this site's part of opening it, as bytes for the wire; None where the party holds no key.
-
-        With a share that is its partial opening and a proof; with the whole key it is the opened numbers themselves. It opens
-        whatever it is given: what may be opened is decided before (`tacit.crypto.holder.Opener`).
-        """
+        """What turns any sum into this site's part of opening it, for the wire; what may be opened is `crypto.holder.Opener`'s."""
         secret, public = self.secret, self.public
         if isinstance(secret, Share):
             return lambda total: secret.verification.to_bytes(secret.open(total))
@@ -61,27 +56,24 @@ class Held:
 
 
 def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> None:
-    """Makes one key pair and a signing key per site, and writes into every folder what is its party's.
+    """Makes one key pair and a signing key for each of the run's sites, and writes into every folder what is its party's.
 
     Guarantee: with `protect.threshold` above 1 the whole secret key is never written, only a share to each site; else every
-    site has all of it, and the server none. Secret files have mode 0600, and one that stands is never overwritten.
-
-    Assumes: whoever runs this is trusted with all keys, which are in its memory; `sites` are all of the run's.
-
-    Raises: BadInput where a key file stands already or cannot be written.
+    site has all of it, and the server none. Assumes: whoever runs this is trusted with all keys. Raises: BadInput for a file
+    that stands.
     """
     key, protect = new_key(experiment), experiment.protect
     shares = deal(key, threshold=protect.threshold or 1, of=len(sites)) if protect.split else []
     signers = {name: signing.new_signer(name) for name in sites}
     for folder in (server, *sites.values()):
-        files.write(folder / FOLDER / keys.PUBLIC_FILE, keys.public_record(key.public), mode=files.PUBLIC)
+        keys.write(folder / FOLDER / keys.PUBLIC_FILE, keys.public_record(key.public), mode=keys.PUBLIC)
         if shares:
             keys.save_verification(folder / FOLDER, shares[0].verification)
     for name, folder in sites.items():
         if shares:
             keys.save_share(folder / FOLDER / keys.SHARE_FILE, shares[share_number(sites, name) - 1])
         else:
-            files.write(folder / FOLDER / keys.SECRET_FILE, keys.secret_record(key), mode=files.SECRET)
+            keys.write(folder / FOLDER / keys.SECRET_FILE, keys.secret_record(key), mode=keys.SECRET)
         signing.save(folder / FOLDER, signers[name])
     for name in sites:
         member = (sites[name] / FOLDER / f"{name}{signing.MEMBER}").read_bytes()
@@ -90,7 +82,7 @@ def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> N
 
 
 def share_number(sites: Iterable[str], name: str) -> int:
-    """Which share is a site's: they are counted from 1 in the order of the sites' names.
+    """Which share is a site's, counted from 1 in the order of their names.
 
     >>> share_number(("north", "coast"), "coast")
     1
@@ -99,13 +91,11 @@ def share_number(sites: Iterable[str], name: str) -> int:
 
 
 def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str | None) -> Held:
-    """What a site, or the server (site None), has in `folder`.
+    """What a site, or the server (site None), has in `folder`. Raises: KeyRefused, naming the file.
 
     Guarantee: the members on disk are exactly `sites` (whoever could add or leave out a name would choose whose reports are
-    summed); signing key, share or secret key, verification and public key belong together; a split key is for this `threshold`
-    of these sites; the share is the one of this site's number.
-
-    Raises: KeyRefused, naming the file, for what is missing, damaged, open to other users, or another's.
+    summed); all keys belong together; a split key is for this `threshold` of these sites; the share is the one of this site's
+    number.
     """
     sites = list(sites)
     public, members = keys.load_public(folder / keys.PUBLIC_FILE), signing.load_members(folder)
@@ -121,7 +111,11 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
         return Held(public, verification, members)
     signer = _own_signer(folder, site, members)
     if verification is None:
-        return Held(public, None, members, signer, _own_secret(folder, public))
+        path = folder / keys.SECRET_FILE
+        secret = keys.load_secret(path)
+        if secret.public != public:
+            raise KeyRefused(f"{path} {OTHER_KEY.format(folder / keys.PUBLIC_FILE)}")
+        return Held(public, None, members, signer, secret)
     path, number = folder / keys.SHARE_FILE, share_number(sites, site)
     share = keys.load_share(path)
     if share.verification != verification:
@@ -129,6 +123,9 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     if share.index != number:
         raise KeyRefused(f"{path} is share {share.index}, and {site} has share {number}: ask for your own.")
     return Held(public, verification, members, signer, share)
+
+
+OTHER_KEY = "belongs to another key than {}: take both from one maker."
 
 
 def _own_signer(folder: Path, site: str, members: Members) -> Signer:
@@ -140,19 +137,11 @@ def _own_signer(folder: Path, site: str, members: Members) -> Signer:
     return signer
 
 
-def _own_secret(folder: Path, public: PublicKey) -> SecretKey:
-    path = folder / keys.SECRET_FILE
-    secret = keys.load_secret(path)
-    if secret.public != public:
-        raise KeyRefused(f"{path} belongs to another key than {folder / keys.PUBLIC_FILE}: take both from one maker.")
-    return secret
-
-
 def _verification(folder: Path, public: PublicKey, *, threshold: int, of: int) -> Verification:
     path = folder / keys.VERIFICATION_FILE
     known = keys.load_verification(path)
     if known.public != public:
-        raise KeyRefused(f"{path} belongs to another key than {folder / keys.PUBLIC_FILE}: take both from one maker.")
+        raise KeyRefused(f"{path} {OTHER_KEY.format(folder / keys.PUBLIC_FILE)}")
     if (known.threshold, known.of) != (threshold, of):
         text = f"{path} is for {known.threshold} of {known.of} sites, and the experiment wants {threshold} of {of}"
         raise KeyRefused(f"{text}: make keys for it with `tacit deploy init`.")
@@ -166,9 +155,9 @@ Opening = Callable[[str, int, Verification | None], Opens]  # (group, fewest rep
 
 @dataclass(frozen=True, eq=False)
 class FolderSeals:
-    """The seals of one party of a deployment, from its folder: a site can sign and open, the server (site None) neither.
+    """The keys of one party of a deployment, from its folder: a site can sign and open, the server (site None) neither.
 
-    `text` and `roster` are the experiment and the sites as they were told: their hash with the run's name is signed with every
+    The hash of `text` and `roster`, the experiment and the sites as they were told, and of the run's name is signed with every
     report, so that reports are added only where every site was told the same. `opening` is how the server has sums opened.
 
     Guarantee: at a site nothing is opened but by its `Opener`, which checks and adds the reports itself and writes down, before
@@ -185,19 +174,21 @@ class FolderSeals:
 
     @cached_property
     def held(self) -> Held:
-        """The keys of the folder, read once. Raises: KeyRefused where they are not those of the roster's sites (`load_keys`)."""
+        """The keys of the folder, read once. Raises: KeyRefused, as `load_keys`."""
         return load_keys(self.folder / FOLDER, threshold=self.threshold, sites=self.roster["names"], site=self.site)
 
     def seal(
         self, plan: DistributedPlan, number: int, word: str, clients: Sequence[str], everybody: Sequence[str]
     ) -> Sealed:
-        """The seal of one group's reports, under the key of the folder and this party's own signature.
-
-        `number` and `word` are the group's, `clients` its members, `everybody` all sites of the run: who may open is a question
-        of all of them. The group's noise is sized for `fewest` reports, so no sum of fewer is opened.
+        """How one group's reports are encrypted and signed, and their sum opened. `number` and `word` are the group's,
+        `clients` its members, `everybody` all sites of the run. No sum is opened of fewer reports than the group's noise is
+        sized for.
         """
         held, fewest = self.held, plan.noises[number].fewest
-        lanes = lanes_of(plan, number, held.public)
+        lanes, holder = lanes_of(plan, number, held.public), None
+        if held.answer is not None and held.signer is not None:
+            turns, path = () if held.verification else sorted(everybody), openings_file(self.folder, word)
+            holder = Opener(path, held.answer, at_least=fewest, name=held.signer.client, turns=turns)
         return Sealed(
             lanes,
             held.public,
@@ -207,17 +198,9 @@ class FolderSeals:
             {held.signer.client: held.signer} if held.signer else {},
             Randomisers(held.public, expected=lanes.numbers if self.site else 1, workers=1),
             verification=held.verification,
-            holder=self._holder(word, fewest, everybody),
+            holder=holder,
             opener=self.opening(word, fewest, held.verification) if self.opening else None,
         )
-
-    def _holder(self, word: str, fewest: int, everybody: Sequence[str]) -> Opener[bytes] | None:
-        held = self.held
-        if held.answer is None or held.signer is None:
-            return None
-        turns = () if held.verification else sorted(everybody)
-        path = openings_file(self.folder, word)
-        return Opener(path, held.answer, at_least=fewest, name=held.signer.client, turns=turns)
 
 
 def seals_of(
@@ -230,21 +213,16 @@ def seals_of(
     roster: Mapping[str, Any],
     opening: Opening | None = None,
 ) -> FolderSeals | None:
-    """Where the seals of a deployed run come from; None where nothing is sealed. No key is read before a seal is made.
-
-    `text` and `roster` are what this party was told, or tells: two that were told differently cannot add up each other's reports.
-    """
+    """Where the keys of a deployed run come from; None where no report is encrypted. No key is read before it is needed."""
     if experiment.protect.kind != "paillier":
         return None
     return FolderSeals(folder, run, site, experiment.protect.threshold or 1, text, roster, opening)
 
 
 def refuse_other_turn(parts: Parts, received: Message, round: int) -> None:
-    """Refuses a message whose `turn`, under which a report is sealed and rotated, is not the round that was asked.
+    """Refuses a message whose `turn`, under which a report is encrypted, is not the round that was asked. Raises: Refused.
 
-    Otherwise the site would pay for one round and sign a report for another. Where reports are not encrypted there is no turn.
-
-    Raises: Refused.
+    Otherwise the site would pay for one round and sign a report for another.
     """
     turn = received.facts.get("turn")
     if isinstance(parts.algorithm, Encrypted) and (type(turn) is not int or turn != round):
@@ -252,10 +230,7 @@ def refuse_other_turn(parts: Parts, received: Message, round: int) -> None:
 
 
 def group_of(parts: Parts, word: str) -> Group:
-    """The group of that name among those of the run as the site itself has built it.
-
-    Raises: Refused where this run has none, or its sums are not sealed.
-    """
+    """The group of that name among those of the run as the site itself has built it. Raises: Refused where there is none."""
     groups = parts.algorithm.groups.values() if isinstance(parts.algorithm, Encrypted) else ()
     for group in groups:
         if group.name == word and isinstance(group.seal, Sealed):

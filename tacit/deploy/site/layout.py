@@ -1,43 +1,44 @@
-"""Where everything lies in a site's folder: the one file that knows the names.
+"""A site's folder: what lies where, who may read it, its settings (`site.toml`) and its log. No other file knows the names.
 
-    site.toml                             who the site is, and where its rows are
-    budget.toml                           what its people allow
-    proposal.toml                         the experiment that it is asked for, for its people to read
-    experiment.toml                       an experiment of its own, for a server that knows nothing of Tacit
-    ledger.db                             every charge; ledger.mark beside it says how far it had come
-    ledger.db.secret                      the key of what the ledger knows of rows; without it the ledger is for reading only
-    report.html                           the site's own page (`tacit report`), never for others
-    log.jsonl                             what was asked and what was answered, in words
-    .answer.lock                          whoever answers holds it
-    canaries.secret                       what the coins of the site's own canaries follow from
+    site.toml, budget.toml                who the site is and where its rows are; what its people allow
+    proposal.toml, experiment.toml        the experiment that it is asked for; one of its own, for a server that knows no Tacit
+    ledger.db, .mark, .secret             every charge; how far it had come; the key of what it knows of rows
+    log.jsonl, report.html                what was asked and answered, in words; the site's own page (`tacit report`)
+    .answer.lock, canaries.secret         whoever answers holds it; what the coins of the site's own canaries follow from
     openings-GROUP.db                     which sum of GROUP's reports the site has helped to open, by round
-    runs/RUN/agreement.json               the run as the site accepted it
-    runs/RUN/promise.txt                  what it was promised, in words
+    runs/RUN/agreement.json, promise.txt  the run as the site accepted it; what it was promised, in words
     runs/RUN/ranges.json                  the ranges of its private columns, once they are known
     runs/RUN/held_out.jsonl               how the model did on rows that the site holds out, for its own people
-    runs/RUN/canaries.json                how many canaries the site planted in the run, and the hash of their coins
-    runs/RUN/canaries/                    what became of them, a file a round: `tacit audit` reads it
-    runs/RUN/round-N.question             the hash of round N's one question
-    runs/RUN/round-N.answer               the same hash, then the answer
-    runs/RUN/opened-GROUP/round-N.answer  the same for the site's part of opening the sum of GROUP's reports
-    runs/RUN/counted-QUERY/               the same for the one question and the one answer of a query
+    runs/RUN/canaries.json, canaries/     how many canaries were planted and the hash of their coins; what became of them
+    runs/RUN/round-N.question, .answer    the hash of round N's one question; the same hash, then the answer
+    runs/RUN/opened-GROUP/, counted-QUERY/  the same for openings of the sum of GROUP's reports, and for a query
     runs/RUN/model-common/                the model that the run left, with its encoder: `tacit predict` reads it
-    runs/RUN/model-own/, model-alone/     what the site made at home of it, and of the model before round 1: never for others
-    runs/RUN/comparison.json              what the site's held-out rows say of the three
-    runs/RUN/evaluated.jsonl              what new rows say of them
+    runs/RUN/model-own/, model-alone/     what the site made of it, and of the model before round 1: never for others
+    runs/RUN/comparison.json, evaluated.jsonl  what held-out rows, and new ones, say of the three
 
-A run's folder keeps the newest round alone (`outbox`). The keys of encrypted sums are named in `key_files`, because a server has
-some too; those of the line to the server in `tacit.deploy.operate`."""
+The keys of encrypted sums are named in `keys`, because a server has some too; those of the line to the server in `operate`."""
 
+import contextlib
+import datetime
+import hashlib
+import json
+import logging
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import tomllib
+import traceback
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tacit import check as words
-from tacit.errors import Refused
+from tacit import check, store
+from tacit.errors import BadInput, Refused, TacitError
+from tacit.experiment.extras import PersonalSection
+from tacit.machine import locked
 
 SETTINGS, BUDGET, PROPOSAL, OWN_EXPERIMENT = "site.toml", "budget.toml", "proposal.toml", "experiment.toml"
 LEDGER, LOG, LOCK = "ledger.db", "log.jsonl", ".answer.lock"
@@ -45,18 +46,14 @@ RUNS, AGREEMENT, PROMISE = "runs", "agreement.json", "promise.txt"
 HELD_OUT, RANGES = "held_out.jsonl", "ranges.json"
 CANARIES, COINS = "canaries.json", "canaries.secret"
 COMMON, OWN, ALONE = "common", "own", "alone"  # models, in folders that begin with "model-"
-COMPARISON, EVALUATED = "comparison.json", "evaluated.jsonl"
+MODEL, COMPARISON, EVALUATED = "model.safetensors", "comparison.json", "evaluated.jsonl"
 QUESTION, ANSWER = ".question", ".answer"
 COUNTED = "counted-"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
 
 
 def run_folder(site: Path, run: str) -> Path:
-    """The folder of one run; nothing is made.
-
-    Guarantee: it lies in the site's `runs/`, whatever the server calls the run.
-
-    Raises: Refused for a name that is not 32 lower-case hexadecimal digits.
+    """The folder of one run, in the site's `runs/` whatever the server calls the run; nothing is made. Raises: Refused.
 
     >>> run_folder(Path("north"), "../../elsewhere")
     Traceback (most recent call last):
@@ -72,27 +69,14 @@ def model_folder(site: Path, run: str, which: str = COMMON) -> Path:
     return run_folder(site, run) / f"model-{which}"
 
 
-def opened_folder(run: Path, group: str) -> Path:
-    """Where a run's folder keeps the site's parts of opening the sums of a group.
-
-    Assumes: the group is one of the run's own (`sealed.group_of`), not a word of the server's: it becomes a folder's name.
-    """
-    return run / f"opened-{group}"
+def opened_folder(site: Path, run: str, group: str) -> Path:
+    """Where the site's parts of opening a group's sums are kept. Assumes: `group` is one of the run's own."""
+    return run_folder(site, run) / f"opened-{group}"
 
 
-def counted_folder(run: Path, query: str) -> Path:
-    """Where a run's folder keeps the one question and the one answer of a query.
-
-    Assumes: the query is one of the run's own, not a word of the server's: it becomes a folder's name.
-    """
-    return run / f"{COUNTED}{query}"
-
-
-def counted(site: Path) -> Iterator[tuple[str, str]]:
-    """(run, query) of every answer to a query on the site's disk, run by run."""
-    for folder in sorted((site / RUNS).glob(f"*/{COUNTED}*")):
-        if RUN_NAME.fullmatch(folder.parent.name) and round_files(folder, ANSWER):
-            yield folder.parent.name, folder.name.removeprefix(COUNTED)
+def counted_folder(site: Path, run: str, query: str) -> Path:
+    """Where the one answer to a query is kept. Assumes: `query` is one of the run's own."""
+    return run_folder(site, run) / f"{COUNTED}{query}"
 
 
 def openings_file(site: Path, group: str) -> Path:
@@ -110,11 +94,7 @@ def round_file(folder: Path, round: int, kind: str) -> Path:
 
 
 def round_of(path: Path) -> int:
-    """The round whose file this is; the number of leading zeros does not matter.
-
-    >>> round_of(Path("run/round-0000012.answer"))
-    12
-    """
+    """The round whose file this is."""
     return int(path.stem.removeprefix("round-"))
 
 
@@ -129,11 +109,14 @@ def runs(site: Path) -> list[str]:
     return sorted(name for name in names if RUN_NAME.fullmatch(name))
 
 
-def answers(site: Path) -> Iterator[tuple[str, int]]:
-    """(run, round) of every answer to a training question on the site's disk, run by run; no openings, and no queries."""
+def answers(site: Path) -> Iterator[tuple[str, int | str]]:
+    """(run, round) of every answer to a training question on the site's disk, then (run, query) of every counted one."""
     for folder in sorted((site / RUNS).glob("*")):
         if RUN_NAME.fullmatch(folder.name):
             yield from ((folder.name, round_of(path)) for path in round_files(folder, ANSWER))
+    for folder in sorted((site / RUNS).glob(f"*/{COUNTED}*")):
+        if RUN_NAME.fullmatch(folder.parent.name) and round_files(folder, ANSWER):
+            yield folder.parent.name, folder.name.removeprefix(COUNTED)
 
 
 def promises(site: Path) -> Iterator[tuple[str, str]]:
@@ -142,32 +125,119 @@ def promises(site: Path) -> Iterator[tuple[str, str]]:
         yield path.parent.name, path.read_text("utf-8").strip()
 
 
-# What is wrong with a site's own file, in one sentence that follows the file's name.
+# Models that runs have left, and which of the site's own are to be made of them (`models`).
 
-MOST_CALLED = 100  # signs of an experiment's name in the files that are made of it
+
+def left_models(site: Path) -> list[str]:
+    """The runs that have left a model at this site, the newest model first."""
+    files = {run: model_folder(site, run) / MODEL for run in runs(site)}
+    there = {run: file.stat().st_mtime for run, file in files.items() if file.is_file()}
+    return sorted(there, key=lambda run: there[run], reverse=True)
+
+
+def newest(site: Path, run: str | None) -> str:
+    """The run that is meant: the one that is named, or the one whose model came last. Raises: BadInput where there is none."""
+    known = left_models(site)
+    if not known or (run is not None and run not in known):
+        which = f"that run {run} has left" if run else "of a run"
+        raise BadInput(f"{site} holds no model {which}: the server sends it when the run has ended.")
+    return run or known[0]
+
+
+def compared(site: Path, run: str) -> dict[str, Any] | None:
+    """The comparison of a run's models, if it is of the very model that the run has left. Raises: BadInput for a damaged one."""
+    path = run_folder(site, run) / COMPARISON
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        return found if found["common"] == fingerprint(site, run) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise BadInput(f"{path} is damaged: remove it, and tacit deploy site {site} --adapt makes it anew.") from None
+
+
+def fingerprint(site: Path, run: str) -> str:
+    """The SHA-256 of the model that a run has left."""
+    return hashlib.sha256((model_folder(site, run) / MODEL).read_bytes()).hexdigest()
+
+
+def due(site: Path) -> list[str]:
+    """The runs whose own models are still to be made, or are of another model than the run has left; none where none are wanted.
+
+    Raises: BadInput for a `[personal]` that is none, and a comparison that is damaged.
+    """
+    if wanted(read_settings(site)).kind is None:
+        return []
+    return [run for run in left_models(site) if compared(site, run) is None]
+
+
+# `site.toml`. No word of `personal` decides whether a question is answered; it is checked by `wanted`.
+
+TEXTS = ("name", "server", "data", "model", "device")
+KEYS = (*TEXTS, "examples", "shape", "held_out", "canaries", "personal")  # the others are checked where they are used
+
+
+def read_settings(site: Path) -> dict[str, Any]:
+    """`site.toml`: a name, no unknown key, and texts where texts belong. Raises: BadInput, naming the file and the key."""
+    path = site / SETTINGS
+    try:
+        settings = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{site} is no site's folder, as it holds no site.toml: name one, as in sites/NAME.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{path} cannot be read ({error}).") from None
+    if not isinstance(settings.get("name"), str):
+        raise BadInput(f'{path} does not name the site: add name = "...".')
+    for key, value in settings.items():
+        if key not in KEYS:
+            raise BadInput(f"{path}: {after_colon(check.unknown(key, KEYS))}")
+        if key in TEXTS and not isinstance(value, str):
+            raise BadInput(f"{path}: {after_colon(check.wrong(key, str, value))}")
+    return settings
+
+
+def own_path(key: str, site: Path, settings: dict[str, Any]) -> str | None:
+    """The path that site.toml has under a key, relative to the site's folder; None where it has none."""
+    path = settings.get(key)
+    return None if path is None else str(site / Path(str(path)).expanduser())
+
+
+def wanted(settings: dict[str, Any]) -> PersonalSection:
+    """How the site makes its own models: `[personal]` in site.toml; its `kind` is None where nothing is said there.
+
+    Raises: BadInput for what no own model can be, and where no rows are held out to judge it by.
+    """
+    said = settings.get("personal")
+    if said is None:
+        return PersonalSection()
+    if not isinstance(said, dict) or "kind" not in said:
+        raise BadInput('Expected [personal] in site.toml to name a kind, as in kind = "mean-regularised".')
+    try:
+        chosen = PersonalSection(**said)
+    except ValidationError as error:
+        raise BadInput(f"[personal] in site.toml: {wording(error, PersonalSection, said)}") from None
+    if chosen.during:
+        raise BadInput(
+            "Own models during training are for simulations: leave out personal.when in site.toml, and they are made after the run."
+        )
+    if "held_out" not in settings:
+        raise BadInput(
+            "site.toml asks for own models ([personal]) and holds out no rows to judge them by: add held_out = 0.2 above it."
+        )
+    return chosen
 
 
 def wording(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
     """The first problem of a file that was held against `model`; for the site's own people: it repeats the value that is wrong."""
-    return _after_a_colon(words.sentence(error, model, values))
+    return after_colon(check.sentence(error, model, values))
 
 
-def unknown(key: str, known: Iterable[str]) -> str:
-    """That a file has a key that nothing reads, with the nearest one that something does.
-
-    >>> unknown("epsilom", ["epsilon", "delta"])
-    "unknown key 'epsilom'. Did you mean 'epsilon'?"
-    """
-    return _after_a_colon(words.unknown(key, known))
+def after_colon(sentence: str) -> str:
+    """A sentence as it follows a file's name and a colon."""
+    return sentence[:1].lower() + sentence[1:]
 
 
-def wrong(key: str, hint: Any, value: Any) -> str:
-    """That a key's value is not of the type `hint`.
-
-    >>> wrong("data", str, 3)
-    'expected data to be a text, got 3.'
-    """
-    return _after_a_colon(words.wrong(key, hint, value))
+MOST_CALLED = 100  # signs of an experiment's name in the files that are made of it
 
 
 def called(name: str) -> str:
@@ -181,5 +251,107 @@ def called(name: str) -> str:
     return "".join(sign if sign.isalnum() or sign in " -_." else "_" for sign in name[:MOST_CALLED])
 
 
-def _after_a_colon(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
+# How files are written: for the owner alone (0700, 0600) whatever the umask, whole or not at all. Kept answers of central DP carry
+# no noise, and logs name the site's data.
+
+FOLDER, FILE = 0o700, store.OWNER
+OTHERS = 0o077
+
+write = partial(store.write, mode=FILE, sync_name=True)
+
+
+def make_folder(path: Path) -> Path:
+    """Makes a folder, and those above it that are missing, for the owner alone, and returns it; one that stands is left as it is.
+
+    Guarantee: on return the new names have reached the disk, so that what is written into the folder cannot be lost with it.
+    """
+    for folder in reversed([path, *path.parents]):
+        if not folder.exists():
+            folder.mkdir(mode=FOLDER, exist_ok=True)
+            folder.chmod(FOLDER)
+            store.sync(folder.parent)
+    return path
+
+
+def tighten(folder: Path) -> None:
+    """Takes from group and others whatever they could do with a folder and what lies in it, but links and other users' files."""
+    for path in (folder, *folder.rglob("*")):
+        with contextlib.suppress(OSError):
+            mode = path.lstat().st_mode
+            if not path.is_symlink() and mode & OTHERS:
+                path.chmod(mode & ~OTHERS & 0o7777)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process or thread answers for the folder, and keeps others waiting until it is left.
+
+    Guarantee: the lock of a process that was killed is free at once. It is advisory (flock): it holds back who asks for it.
+    """
+    file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, FILE)
+    try:
+        with locked(file):
+            yield
+    finally:
+        os.close(file)
+
+
+# `log.jsonl`, for the site's own people. A line is a JSON object: `time` (UTC), `verdict` (answered, refused, failed, lost, late),
+# `kind`, `run` and `round` where they are known, and `text`, which quotes no cell of their data.
+
+MOST = 2_000  # characters of a line's text
+SPOKEN = logging.getLogger("tacit.deploy.site")  # silent unless somebody listens, as `tacit deploy site` does
+
+
+def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
+    """Adds a line to the log, and says it to whoever listens to `SPOKEN`.
+
+    Guarantee: on return the line has reached the disk, or was printed on standard error; nothing is raised: a full disk stops the
+    ledger, and that stops the site. The text holds no control characters, so no message can write a second line.
+
+    Assumes: `text` quotes no cell of the rows (`discreet`), and `facts` are plain (`requests.facts`).
+    """
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    words = plain(text)
+    line = json.dumps({"time": now, "verdict": verdict, **facts, "text": words})
+    which = f" round {facts['round'] + 1}" if "round" in facts else ""
+    SPOKEN.info("%s%s: %s", verdict, which, words)
+    try:
+        store.append(folder / LOG, line)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # the same disk may hold what standard error goes to
+            print(f"{line} (not in the log: {error})", file=sys.stderr)
+
+
+def plain(text: str) -> str:
+    """A text that may quote what was sent, cut to `MOST` characters, with a sign in the place of every one that is not printable.
+
+    >>> plain("refused\\x1b[2J")
+    'refused�[2J'
+    """
+    return "".join(sign if sign.isprintable() else "�" for sign in text[:MOST])
+
+
+class Plain(logging.Formatter):
+    """A formatter that makes one printable line of one record, whatever a server has put into it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's line, a traceback included, as `plain` has it."""
+        return plain(super().format(record))
+
+
+def discreet(error: BaseException) -> str:
+    """An error for the log, without anything of the rows.
+
+    Of Tacit's own errors these are the words, less the cell that a BadData quotes; of any other, whose text may quote anything,
+    only its kind, the file and line that raised it, and the system's reason where it is an OSError.
+
+    >>> discreet(ValueError("could not convert '1957-03-02' to float"))
+    'ValueError'
+    """
+    if isinstance(error, TacitError):
+        return f"{type(error).__name__}: {getattr(error, 'discreet', str(error))}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+    return f"{type(error).__name__}{where}{reason}"

@@ -1,77 +1,106 @@
-"""`budget.toml`: what a site allows. It belongs to the site alone; the server never sees or changes it.
+"""`budget.toml`: what a site allows, how a question is held against it, and the folder of a new site. No server sees or changes it.
 
-It is read and applied before every answer and every opening, so what its people change or withdraw counts from the next
-question on. Code that an experiment names is imported only if this file lists it; paths and devices are those of site.toml.
-What is held against it is `consent`."""
+`Limits` is the one list: a limit is a field with its check, the words of its refusal and its line of the file. `allow` is the one
+door: it reads and applies them before every answer. A refusal repeats what the server sent and what the site's own file says."""
 
 import getpass
 import hashlib
-import json
 import tomllib
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tacit import wire
-from tacit.deploy.site.layout import BUDGET, unknown, wording
-from tacit.errors import BadInput
+from tacit import store
+from tacit.deploy.site import layout
+from tacit.deploy.site.consent import Accept, data_digest, departures, digest, refuse_unknown, refuse_unlisted
+from tacit.deploy.site.deployable import OWN_FILES, read_experiment
+from tacit.deploy.site.layout import BUDGET, called, wording
+from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.file import keys
+from tacit.experiment.file import dumps
+from tacit.experiment.privacy import KINDS
 from tacit.types import Budget, Unit
 
-if TYPE_CHECKING:
-    from tacit.data.population import Population
 
-KEYS = (*Experiment.model_fields, *keys())  # what accept.settings may name
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What is asked of a site, as far as it is known by now; what is None is not known yet, and is held once it is."""
+
+    experiment: Experiment | None = None
+    epsilon: float | None = None  # that the roster, or the agreement, has for this site
+    sites: int | None = None
+    runs: int | None = None  # that the site would have agreed to
+    size: int | None = None  # bytes of the question
+    steps: int | None = None  # of a round, on the site's own rows
+    parameters: int | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """How a limit is held: `check` gets its value and a demand, and raises Refused."""
+
+    check: Callable[[Any, Demand], None]
+
+
+def most(words: str, number: str) -> Held:
+    """The limit of a number: `number` says where a demand has it, `words` what the server does with it."""
+
+    def check_number(limit: float, asked: Demand) -> None:
+        value: Any = asked
+        for name in number.split("."):
+            value = None if value is None else getattr(value, name)
+        if value is not None and value > limit:
+            said = value if isinstance(value, int) else f"{value:g}"
+            allowed = limit if isinstance(limit, int) else f"{limit:g}"
+            raise Refused(f"The server {words.format(said)}; the site allows {allowed}.")
+
+    return Held(check_number)
+
+
+def _held_consent(accept: Accept, asked: Demand) -> None:
+    experiment = asked.experiment
+    if experiment is None:
+        return
+    if experiment.privacy.kind not in KINDS:
+        raise Refused(
+            "The experiment names a kind of privacy that is not Tacit's own: its price is nobody's theorem here."
+        )
+    refuse_unknown(accept, experiment)
+    refuse_unlisted(accept.code, experiment)
+
+
+def _held_protection(trial: bool, asked: Demand) -> None:
+    from tacit.privacy.plan import kind_of  # loads torch
+
+    if asked.experiment is None or trial:
+        return
+    kind_of(asked.experiment).refuse_at_site(asked.experiment)
+    if asked.experiment.run.randomness == "seeded":
+        raise Refused(
+            "This experiment draws its noise from a seed that the server knows, so nothing would be protected from it: "
+            'the site wants run.randomness = "os".'
+        )
+
+
+def _held_unit(unit: Unit, asked: Demand) -> None:
+    if asked.experiment is not None and asked.experiment.privacy.unit_kept != unit:
+        raise Refused(
+            f"The server asks for a budget per {asked.experiment.privacy.unit_kept}; the site's is per {unit}."
+        )
+
+
 Number = Annotated[float, Field(strict=True)]  # no text, and no true for 1
 Count = Annotated[int, Field(strict=True, ge=1)]
-OPTIONS = ("aggregate.", "data.", "model.")  # tables whose other keys are the options of the part they name
-
-
-class Accept(BaseModel):
-    """Which experiments may run: those of a digest, or those whose settings are among the allowed ones.
-
-    `settings` has a value, a list of values, or a least and a largest number for a "section.key"; whatever it does not name
-    must have its default. Rows are then read only in the ways of `data` (digests of `[data]`), because whoever may choose how
-    rows are read can ask about their values. `code` lists "package.module:name" = SHA-256 of its file. Empty, nothing may run.
-
-    Raises: pydantic's ValidationError for a key that no experiment has: a limit that is not understood would be none.
-
-    >>> Accept(settings={"train.rounds": {"max": 50}, "privacy.kind": ["local"]}).experiments
-    ()
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    experiments: tuple[str, ...] = ()
-    settings: dict[str, Any] = {}
-    data: tuple[str, ...] = ()
-    code: dict[str, str] = {}
-
-    @field_validator("settings")
-    @classmethod
-    def _understood(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """A limit that is not understood would be none."""
-        for key, allowed in settings.items():
-            if key not in KEYS and not key.startswith(OPTIONS):  # an option is understood by the part that takes it
-                raise ValueError(f"accept.settings: {unknown(key, KEYS)}")
-            numbers = isinstance(allowed, dict) and all(type(end) in (int, float) for end in allowed.values())
-            if isinstance(allowed, dict) and not (numbers and allowed and set(allowed) <= {"min", "max"}):
-                raise ValueError(f"{key} wants a value, a list of values, or {{min = ..., max = ...}}.")
-        return settings
 
 
 class Limits(BaseModel):
-    """What a site allows: epsilon and delta over all its runs together, per record or per client, and how large a run may be.
+    """What a site allows, in the order in which it is held against a demand. A new limit is one entry here.
 
-    `trial = true` also lets runs with seeded noise in, which protects nothing from a server that knows the seed. The `most_`
-    numbers bound work and memory, and are held before anything is built wherever a number is known by then. `answer_seconds`
-    makes every answer to a round leave so many seconds after its question came, if training was done by then.
-
-    Guarantee: frozen; a number is a number (no text, and no true for 1), and a key that is not known is refused.
+    A field has its type, what is held (`Held`) and, as its description, the comment of its line in a new budget.toml. Epsilon and
+    delta are over all runs together.
 
     >>> Limits(epsilon=1.0, delta=1e-5).most_rounds
     10000
@@ -79,34 +108,119 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epsilon: Number
-    delta: Number
-    unit: Unit = "record"
-    trial: Annotated[bool, Field(strict=True)] = False
-    most_rounds: Count = 10_000
-    most_parameters: Count = 20_000_000
-    most_steps: Count = 100_000  # of local training in one round
-    most_batch: Count = 65_536
-    most_views: Count = 64
-    most_clients: Count = 10_000
-    most_bytes: Count = 1 << 31  # of one question
-    most_runs: Count = 1_000  # that leave a folder here
-    answer_seconds: Annotated[Number, Field(ge=0, allow_inf_nan=False)] = 0.0
-    accept: Accept = Accept()
+    accept: Annotated[Accept, Held(_held_consent)] = Accept()
+    trial: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="true also lets in seeded noise, which protects nothing from a server that knows the seed",
+        ),
+        Held(_held_protection),
+    ] = False
+    epsilon: Annotated[Number, most("asks for epsilon {}", "epsilon"), Field(description="over all runs together")]
+    delta: Annotated[Number, most("asks for delta {}", "experiment.privacy.run_delta")]
+    unit: Annotated[Unit, Held(_held_unit), Field(description="what may come or go: one record, or the whole site")] = (
+        "record"
+    )
+    most_rounds: Annotated[Count, most("asks for {} rounds", "experiment.train.rounds")] = 10_000
+    most_parameters: Annotated[Count, most("asks for {} parameters", "parameters"), Field(description="of a model")] = (
+        20_000_000
+    )
+    most_steps: Annotated[
+        Count,
+        Field(description="of local training in a round"),
+        most("asks for {} local steps", "experiment.train.local_steps"),
+        most("asks for {} local epochs", "experiment.train.local_epochs"),
+        most("asks for {} local steps", "steps"),  # which for epochs only the site knows
+    ] = 100_000
+    most_batch: Annotated[
+        Count,
+        Field(description="examples"),
+        most("asks for {} examples in a batch", "experiment.train.batch_size"),
+        most("asks for {} examples at a time", "experiment.train.physical_batch"),
+        most("asks for {} pixels of shift", "experiment.train.shift"),
+    ] = 65_536
+    most_views: Annotated[
+        Count, most("asks for {} views of a record", "experiment.train.views"), Field(description="of a record")
+    ] = 64
+    most_clients: Annotated[
+        Count,
+        Field(description="sites of a run"),
+        most("asks for {} clients", "experiment.data.clients"),
+        most("names {} sites", "sites"),
+    ] = 10_000
+    most_bytes: Annotated[Count, most("sends a question of {} bytes", "size"), Field(description="of one question")] = (
+        1 << 31
+    )
+    most_runs: Annotated[
+        Count, most("asks for {} runs of this site", "runs"), Field(description="that leave a folder here")
+    ] = 1_000
+    answer_seconds: Annotated[
+        Number,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="every answer to a round leaves so long after its question: 60 hides how long training took",
+        ),
+    ] = 0.0
 
     @property
     def budget(self) -> Budget:
         """The limits' epsilon, delta and unit. Raises: BadInput where they are no budget."""
         return Budget(self.epsilon, self.delta, self.unit)
 
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of every limit: what was accepted under other ones has to be accepted anew."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
-def read_limits(folder: Path) -> Limits:
+
+def hold(limits: Limits, asked: Demand) -> None:
+    """Refuses what goes beyond the limits, as far as it is known; nothing that the experiment names is imported unless listed.
+
+    Raises: Refused, naming the first thing that is not allowed.
+
+    >>> hold(Limits(epsilon=1.0, delta=1e-5), Demand(size=1 << 32))
+    Traceback (most recent call last):
+    tacit.errors.Refused: The server sends a question of 4294967296 bytes; the site allows 2147483648.
+    """
+    for name, field in Limits.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, Held):
+                mark.check(getattr(limits, name), asked)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """An experiment that the site's files allow as they are at this moment; `allow` makes it."""
+
+    site: Path
+    text: str
+    experiment: Experiment
+    limits: Limits
+    settings: dict[str, Any]
+
+
+def allow(site: Path, text: str, limits: Limits, **known: Any) -> Allowed:
+    """Holds an experiment, and what else is `known` of a demand, against budget.toml and site.toml: the one door.
+
+    Raises: Refused for what they do not allow; BadInput for the site's own files.
+    """
+    experiment, settings = read_experiment(text), layout.read_settings(site)
+    hold(limits, Demand(experiment=experiment, **known))
+    device = experiment.run.device
+    if device not in ("cpu", settings.get("device")):
+        raise Refused(f"The experiment wants the device {device[:40]!r}, which the site's site.toml does not name.")
+    return Allowed(site, text, experiment, limits, settings)
+
+
+def read_limits(site: Path) -> Limits:
     """Reads a site's budget file, as it is now.
 
     Raises: BadInput, in one sentence that names the file and the key, for one that is missing, closed to this user, no TOML, or
     holds a key or a value that is not understood: nothing runs without it.
     """
-    path = folder / BUDGET
+    path = site / BUDGET
     values: dict[str, Any] = {}
     try:
         values = tomllib.loads(path.read_text("utf-8"))
@@ -126,75 +240,57 @@ def read_limits(folder: Path) -> Limits:
         raise BadInput(f"{path}: {wording(error, Limits, values)}") from None
 
 
-# The clients of a deployment by name, size and budget: all that anybody but the site itself knows of them.
+# A new site's folder.
 
-MOST_SITES = 100_000
-MOST_ROWS = 10**9  # of one site
+TEMPLATE = """\
+# What this site allows. It is read and applied before every answer; nobody but the site changes it.
+# proposal.toml is the experiment that the server proposes, in full: read it before you accept its digest below.
+{lines}
+[accept]
+experiments = ["{digest}"]  # {name}
+# Instead of digests, the settings an experiment may have. Whatever is not named must have its default, and rows are read in the
+# listed ways only:
+# data = ["{data}"]
+# [accept.settings]
+{settings}
+# Code of your own that an experiment may name ("package.module:name"), with the SHA-256 of its file. The package must be installed
+# here; `tacit deploy check` on this folder then prints the line, as in
+# [accept.code]
+# "hospital.rules:clipped_median" = "64 hexadecimal digits"
+"""
 
 
-@dataclass(frozen=True)
-class Roster:
-    """Names, sizes and epsilons in one order: the position in it is the client's index. One delta and one unit hold for all.
+def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float) -> None:
+    """Writes a site's folder for one experiment: site.toml, budget.toml and proposal.toml anew, a ledger where there is none.
 
-    All of it is public among the server and the sites: noise, weights and prices are computed from it everywhere.
-
-    >>> Roster(("a", "b"), (3, 4), (1.0, 2.0), delta=1e-5).population((2,))[1].size
-    4
+    Guarantee: the budget file accepts this experiment by its digest and nothing else; the settings that would accept it stand
+    there as comments. The ledger is an empty file, which is no charge.
     """
+    layout.make_folder(folder)
+    own = experiment.data.name in OWN_FILES
+    settings = {"name": name} | ({"data": f"records.{experiment.data.name}"} if own else {})
+    weights = experiment.model.options().get("path")
+    settings |= {"model": Path(weights).name} if isinstance(weights, str) else {}
+    where = [what for what, there in (("rows", own), ("model's weights", weights)) if there]
+    whose = f", and where its {' and its '.join(where)} are (relative to this folder)" if where else ""
+    said = {"epsilon": epsilon, "delta": experiment.privacy.delta, "unit": experiment.privacy.unit_kept}
+    said |= {"trial": experiment.run.randomness == "seeded", "most_rounds": experiment.train.rounds}
+    frame = dumps({"accept.settings": {key: [value] for key, value in departures(experiment).items()}})
+    budget = TEMPLATE.format(
+        lines="\n".join(_line(key, said) for key in Limits.model_fields if key != "accept"),
+        digest=digest(experiment),
+        name=called(experiment.name),
+        data=data_digest(experiment),
+        settings="\n".join(f"# {line}" for line in frame.splitlines() if " = " in line),
+    )
+    layout.write(folder / layout.SETTINGS, f"# Who this site is{whose}.\n{dumps(settings)}".encode())
+    layout.write(folder / BUDGET, budget.encode())
+    layout.write(folder / layout.PROPOSAL, experiment.toml().encode())
+    store.create(folder / layout.LEDGER, b"")
 
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    epsilons: tuple[float, ...]
-    delta: float
-    unit: Unit = "record"
 
-    def population(self, shape: tuple[int, ...]) -> "Population":
-        """Clients without their rows: one zero stands for all of them, so sizes are right and no memory is taken.
-
-        `shape` is that of one row.
-        """
-        offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
-        rows = int(offsets[-1])
-        import torch
-
-        from tacit.data.population import Population
-
-        x = torch.zeros((1,) * (len(shape) + 1)).expand(rows, *shape)
-        y = torch.zeros(1, dtype=torch.int64).expand(rows)
-        return Population(x, y, offsets, self.names, np.array(self.epsilons), self.delta, self.unit)
-
-    def record(self) -> dict[str, Any]:
-        """Plain values for the wire and for the disk, which `of` reads back.
-
-        >>> one = Roster(("a",), (3,), (1.0,), delta=1e-5)
-        >>> Roster.of(one.record()) == one
-        True
-        """
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-    @classmethod
-    def of(cls, record: object) -> "Roster":
-        """The roster that `record` described; it comes from outside.
-
-        Guarantee: at least one site and at most `MOST_SITES`, each named once by a printable text, with a size from 1 to
-        `MOST_ROWS` and an epsilon above zero (infinity is one); delta is between 0 and 1, and the unit one of the two.
-
-        Raises: BadInput for anything else.
-        """
-        parts = wire.fields(record, "names", "sizes", "epsilons", "delta", "unit", what="The list of sites")
-        lists = [wire.several(part, what="A column of the list of sites", most=MOST_SITES) for part in parts[:3]]
-        if not lists[0] or len({len(column) for column in lists}) > 1:
-            raise BadInput("The list of sites is empty, or does not have one size and one epsilon for each name.")
-        names = tuple(wire.text(name, what="A site's name") for name in lists[0])
-        if len(set(names)) < len(names):
-            raise BadInput("The list of sites names one of them twice.")
-        sizes = tuple(wire.whole(size, what="A site's size", least=1, most=MOST_ROWS) for size in lists[1])
-        epsilons = tuple(wire.number(value, what="A site's epsilon", infinite=True) for value in lists[2])
-        delta, unit = wire.number(parts[3], what="The list's delta"), parts[4]
-        if unit not in ("record", "client") or delta >= 1:
-            raise BadInput("The list of sites has no unit (record or client), or a delta that is not below 1.")
-        return cls(names, sizes, epsilons, delta, unit)
-
-    def digest(self) -> str:
-        """The SHA-256 of every name, size and epsilon, of delta and unit; the order of the sites counts."""
-        return hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode()).hexdigest()
+def _line(key: str, said: dict[str, Any]) -> str:
+    """A limit's line of a new budget.toml: as it is said, or its default as a comment."""
+    field = Limits.model_fields[key]
+    text = dumps({key: said.get(key, field.default)}).strip()
+    return f"{'' if key in said else '# '}{text}{f'  # {field.description}' if field.description else ''}"

@@ -6,31 +6,81 @@ before any other question is (`tacit.deploy.operate.site_process`); no server ca
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
+from tacit import store
 from tacit.data import encoder
 from tacit.data.population import row_hashes
-from tacit.deploy.site import layout, replies
-from tacit.deploy.site.agreement import bound
-from tacit.deploy.site.at_home import MODEL, AtHome, at_home, compared, due, fingerprint, newest, runs, wanted
-from tacit.deploy.site.log import discreet, note
-from tacit.deploy.site.rows import OWN_FILES, file_rows
+from tacit.deploy.site import agreement, layout
+from tacit.deploy.site.agreement import bound_ranges
+from tacit.deploy.site.deployable import OWN_FILES
+from tacit.deploy.site.layout import MODEL, compared, discreet, due, fingerprint, left_models, newest, note, wanted
+from tacit.deploy.site.limits import allow, read_limits
+from tacit.deploy.site.rows import HeldOut, file_rows, own_model, read_rows, shape
+from tacit.engine.assemble import TrainingTask, model_of
 from tacit.engine.history import FROZEN
 from tacit.errors import BadInput
 from tacit.experiment.extras import read_with
-from tacit.parts import metrics
+from tacit.parts import metrics, tasks
 from tacit.parts.tasks import chosen, headline
 from tacit.personal import one
 from tacit.personal.one import STAYS, Personal, together
-from tacit.training.flat import frozen_mark
+from tacit.training.flat import blocks, flatten, frozen_mark
 
 NOT_FOR_OTHERS = "NOT-FOR-OTHERS.txt"
 NOT_COVERED = (
     "From this site's rows, without noise: no epsilon covers any of it. Do not send it, and do not publish it."
 )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AtHome(TrainingTask):
+    """A run at a site: rows that are trained on and rows that are held out, and the model before the first round."""
+
+    folder: Path
+    run: str
+    settings: dict[str, Any]
+    held: HeldOut | None = field(repr=False)
+
+    def vector(self, which: str = layout.COMMON) -> torch.Tensor:
+        """The parameters of one of the run's models at this site. Raises: BadInput where it is not there, or not of this model."""
+        path = layout.model_folder(self.folder, self.run, which) / MODEL
+        try:
+            with safe_open(path, framework="pt") as file:
+                said = (file.metadata() or {}).get(FROZEN, "")
+                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            whole = torch.cat([found[block.name].reshape(-1) for block in blocks(self.model)])
+        except (SafetensorError, OSError, KeyError):
+            raise BadInput(f"{path} is not there, or no model of this run.") from None
+        if said != frozen_mark(self.model) or whole.shape != self.params.shape:
+            raise BadInput(f"{path} was trained on another frozen part than the model has now: put its weights back.")
+        return whole
+
+
+def at_home(folder: Path, run: str) -> AtHome:
+    """A run that has left a model at this site, with the site's rows as they are now; no ledger is opened, no lock waited for.
+
+    Raises: BadInput where there is no such run; Refused where budget.toml does not accept its experiment any more, because reading
+    rows and building a model run what it names; BadInput or BadData for the site's own files and rows, for its own people.
+    """
+    agreed = agreement.read(folder, run)
+    if agreed is None or not (layout.model_folder(folder, run) / MODEL).is_file():
+        raise BadInput(f"{folder} holds no model that run {run} has left: the server sends it when the run has ended.")
+    allowed = allow(folder, agreed.experiment, read_limits(folder))
+    experiment, settings = allowed.experiment, allowed.settings
+    rows, held, _ = read_rows(folder, experiment, settings, local=None, ranges=bound_ranges(folder, run))
+    experiment = own_model(experiment, path=layout.own_path("model", folder, settings))
+    task = tasks.load(experiment, rows)
+    model = model_of(experiment, input_shape=shape(rows), classes=task.answer[-1])
+    theta = flatten(model)
+    judged = {"experiment": experiment, "dataset": rows, "task": task, "losses": tasks.loss_of(experiment, task)}
+    weights = {"model": model, "theta": theta, "params": theta.clone()}
+    return AtHome(folder=folder, run=run, settings=settings, held=held, **judged, **weights)
 
 
 def adapt(folder: Path, run: str) -> dict[str, Any]:
@@ -52,21 +102,14 @@ def adapt(folder: Path, run: str) -> dict[str, Any]:
         )
     common, rows, seed = home.vector(), home.dataset, home.experiment.run.seed
     made = one.make(home, common, rows.x, rows.y, by=by, name=home.settings["name"], seed=seed)
-    told, higher = (
-        _told(home, made, common, home.held.x, home.held.y),
-        metrics.load(chosen(home.experiment)).better == "higher",
-    )
-    told = {"run": run, "kind": by.kind, "common": fingerprint(folder, run), **told, "trained_on": len(rows.y)}
-    told |= {
-        "from": made.beginning,
-        "chosen": made.chosen,
-        "better": better(told, higher=higher),
-        "adapt_seconds": made.seconds,
-    }
-    told |= {"notes": [one.ONE_CLASS] if one.one_class(home, rows.y) else []}
+    judged = _judged(home, made, common, home.held.x, home.held.y)
+    higher = metrics.load(chosen(home.experiment)).better == "higher"
+    told = {"run": run, "kind": by.kind, "common": fingerprint(folder, run), **judged, "trained_on": len(rows.y)}
+    told |= {"from": made.beginning, "chosen": made.chosen, "better": better(judged, higher=higher)}
+    told |= {"adapt_seconds": made.seconds, "notes": [one.ONE_CLASS] if one.one_class(home, rows.y) else []}
     for which, model in ((layout.ALONE, made.alone), (layout.OWN, made.own)):
         _keep(home, which, model)
-    replies.write(layout.run_folder(folder, run) / layout.COMPARISON, json.dumps(told, indent=1).encode())
+    layout.write(layout.run_folder(folder, run) / layout.COMPARISON, json.dumps(told, indent=1).encode())
     return told
 
 
@@ -107,37 +150,21 @@ def in_words(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from (("note", text) for text in told["notes"])
 
 
-def judged(home: AtHome, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-    """What other rows say of the models that lie in a run's folder. Raises: BadInput where the site has made none."""
-    try:
-        alone, own = (Personal(home.settings["name"], home.vector(which), {}) for which in (layout.ALONE, layout.OWN))
-    except BadInput:
-        raise BadInput(
-            f"The site has no own models of run {home.run}: tacit deploy site {home.folder} --adapt."
-        ) from None
-    return _told(home, one.Made(alone, own, {}, False, 0.0), home.vector(), x, y)
-
-
-def _told(home: AtHome, made: one.Made, common: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+def _judged(home: AtHome, made: one.Made, common: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
     names = one.measured_by(home)
     found = one.tell(home, made, common, x, y, names=names, seed=home.experiment.run.seed)
     by = {metrics.key(name): together([found.by[name]]) for name in names}
-    return {
-        "note": NOT_COVERED,
-        "metric": headline(home.experiment),
-        "metrics": by,
-        "losses": found.losses,
-        "rows": len(y),
-    }
+    said = {"note": NOT_COVERED, "metric": headline(home.experiment)}
+    return said | {"metrics": by, "losses": found.losses, "rows": len(y)}
 
 
 def _keep(home: AtHome, which: str, model: Personal) -> None:
     """Puts a model where `tacit predict` reads it, beside a sentence that says what it is."""
-    folder = replies.make_folder(layout.model_folder(home.folder, home.run, which))
-    replies.write(folder / NOT_FOR_OTHERS, f"{STAYS}\n".encode())
+    folder = layout.make_folder(layout.model_folder(home.folder, home.run, which))
+    layout.write(folder / NOT_FOR_OTHERS, f"{STAYS}\n".encode())
     model.keep(folder / MODEL, home.model, {FROZEN: frozen_mark(home.model)})
-    replies.write(folder / "experiment.toml", home.experiment.toml().encode())
-    replies.write(folder / encoder.NAME, encoder.text(home.dataset.reading).encode())
+    layout.write(folder / "experiment.toml", home.experiment.toml().encode())
+    layout.write(folder / encoder.NAME, encoder.text(home.dataset.reading).encode())
 
 
 # Which of a site's models is used: `tacit predict SITE new.csv`.
@@ -155,8 +182,7 @@ def taken(path: Path, asked: str | None) -> tuple[Path, str]:
     if site is None:
         if asked is not None:
             raise BadInput(f"--model is for a site's folder, and {path} is none: leave it out.")
-        said = (path / NOT_FOR_OTHERS).is_file()
-        return path, STAYS if said else ""
+        return path, STAYS if (path / NOT_FOR_OTHERS).is_file() else ""
     folder, run = site
     told = compared(folder, run)
     which = asked or (told["better"] if told else layout.COMMON)
@@ -174,7 +200,7 @@ def _site(path: Path) -> tuple[Path, str] | None:
     """The site's folder and the run that a path means; None where it is neither a site's nor a run's at a site."""
     try:
         if (path / layout.SETTINGS).is_file():
-            return path, runs(path)[0]
+            return path, left_models(path)[0]
         if (path / layout.AGREEMENT).is_file() and path.resolve().parent.name == layout.RUNS:
             return path.resolve().parents[1], path.resolve().name
     except IndexError:
@@ -199,10 +225,17 @@ def evaluate(folder: Path, file: Path, *, run: str | None = None) -> dict[str, A
         )
     if not file.is_file():
         raise BadInput(f"{file} is not a file: name one with new rows, such as new.csv.")
-    data = read_with(home.experiment.data, bound(folder, home.run))
+    data = read_with(home.experiment.data, bound_ranges(folder, home.run))
     rows = file_rows(home.experiment.model_copy(update={"data": data}), str(file))
-    told = judged(home, rows.x, rows.y) | {"run": home.run, "file": file.name, "seen": _seen(home, rows.x, rows.y)}
-    replies.append(layout.run_folder(folder, home.run) / layout.EVALUATED, json.dumps(told))
+    try:
+        alone, own = (Personal(home.settings["name"], home.vector(which), {}) for which in (layout.ALONE, layout.OWN))
+    except BadInput:
+        raise BadInput(f"The site has no own models of run {home.run}: tacit deploy site {folder} --adapt.") from None
+    told = _judged(home, one.Made(alone, own, {}, False, 0.0), home.vector(), rows.x, rows.y)
+    trained = set(row_hashes(home.dataset.x, home.dataset.y))
+    seen = sum(row in trained for row in row_hashes(rows.x, rows.y))  # how many the site trains on as well
+    told |= {"run": home.run, "file": file.name, "seen": seen}
+    store.append(layout.run_folder(folder, home.run) / layout.EVALUATED, json.dumps(told))
     return told
 
 
@@ -214,9 +247,3 @@ def in_words_new_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     seen = f"; {told['seen']} of them are among those that the site trains on, and flatter" if told["seen"] else ""
     return [*lines, ("rows", f"{told['rows']} of {told['file']}{seen}")]
-
-
-def _seen(home: AtHome, x: Any, y: Any) -> int:
-    """How many rows the site trains on as well."""
-    trained = set(row_hashes(home.dataset.x, home.dataset.y))
-    return sum(row in trained for row in row_hashes(x, y))

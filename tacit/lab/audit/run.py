@@ -13,7 +13,8 @@ import numpy as np
 from tacit import store
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.canaries import own_canaries
-from tacit.deploy.site.join import read_experiment, read_settings
+from tacit.deploy.site.deployable import read_experiment
+from tacit.deploy.site.layout import read_settings
 from tacit.digest import mark
 from tacit.engine.canaries import everywhere, layers_of, opened
 from tacit.engine.canary_plan import FOLDER, Canaries, most_canaries, read_observations, refuse_more

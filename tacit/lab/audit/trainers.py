@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tacit.deploy.site.agreement import terms_of
-from tacit.deploy.site.join import Joined, asked_of, join
+from tacit.deploy.site.accept import Accepted, accept, asked_of
+from tacit.deploy.site.deployable import OWN_FILES, refuse_paths, refuse_undeployable
 from tacit.deploy.site.keys import make_keys
-from tacit.deploy.site.limits import Roster
-from tacit.deploy.site.make import make_site
-from tacit.deploy.site.rows import OWN_FILES, refuse_paths, refuse_undeployable
+from tacit.deploy.site.limits import make_site
+from tacit.deploy.site.requests import Roster, terms_of
 from tacit.deploy.site.site import Site
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts
@@ -111,7 +110,7 @@ def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple
         make_keys(experiment, home / "server", {other: home / other for other in p.names})
     sizes, epsilons = (tuple(column.tolist()) for column in (p.sizes, p.epsilons))
     roster = Roster(p.names, sizes, epsilons, privacy.run_delta, privacy.unit_kept)
-    site, rounds = Site(home / name, joining=partial(_probed, prepare)), experiment.train.rounds
+    site, rounds = Site(home / name, accepting=partial(_probed, prepare)), experiment.train.rounds
     terms = terms_of(
         parts.algorithm.cost(p[index]),
         epsilon=epsilons[index],
@@ -126,13 +125,13 @@ def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple
     return site, ask
 
 
-def _probed(prepare: Prepare, *given: Any, **named: Any) -> Joined:
+def _probed(prepare: Prepare, *given: Any, **named: Any) -> Accepted:
     """The site's own view of a run, whose training meets the probe; agreement, price and ledger stay as they are."""
-    joined = join(*given, **named)
-    parts = prepare(joined.parts)
-    index, mark = joined.client.index, joined.client.mark
+    accepted = accept(*given, **named)
+    parts = prepare(accepted.parts)
+    index, mark = accepted.client.index, accepted.client.mark
     client = replace(parts.population[index], mark=mark)
-    return replace(joined, train=trainers.alone(parts, {index: client}))
+    return replace(accepted, trainer=trainers.alone(parts, {index: client}))
 
 
 def slow_key(experiment: Experiment) -> bool:

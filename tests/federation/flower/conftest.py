@@ -5,7 +5,7 @@ import pytest
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.server import Call, serve
 from tacit.deploy.site.keys import make_keys
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site.limits import make_site
 from tacit.engine.assemble import clients
 
 THREE = {

@@ -211,7 +211,7 @@ def test_a_budget_that_was_lowered_during_the_run_leaves_that_site_out_and_the_r
             path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0.5"))
 
     history = deployed.run(observe=lowered)
-    assert "the run was agreed at more" in history.summary["at_clients"]["missing"]["client-0"]
+    assert "asks for epsilon 1; the site allows 0.5" in history.summary["at_clients"]["missing"]["client-0"]
     assert charges(deployed.site(0)) == [0, 1, 2]
     assert history.summary["at_clients"]["answered"] == 2
 

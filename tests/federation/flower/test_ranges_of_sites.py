@@ -13,7 +13,7 @@ from trained import same_model
 import tacit
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import read, refusal
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site.limits import make_site
 from tacit.engine.assemble import clients
 from tacit.engine.queries import kept
 from tacit.errors import BadInput, TacitError

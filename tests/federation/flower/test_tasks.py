@@ -6,10 +6,10 @@ import pytest
 import tacit
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.server import Call, serve
-from tacit.deploy.site.consent import digest, refuse_beyond
-from tacit.deploy.site.limits import Limits
-from tacit.deploy.site.make import make_site
-from tacit.deploy.site.rows import public_rows, refuse_undeployable
+from tacit.deploy.site.consent import digest
+from tacit.deploy.site.deployable import refuse_undeployable
+from tacit.deploy.site.limits import Demand, Limits, hold, make_site
+from tacit.deploy.site.rows import public_rows
 from tacit.errors import BadInput, Refused, TacitError
 
 SITES, ROWS, WIDTH = ("coast", "north", "valley"), 60, 5
@@ -97,4 +97,4 @@ def test_a_site_imports_no_task_and_no_loss_that_it_does_not_list(key):
     experiment = tacit.Experiment(task={key: "os:abort"}, privacy={"kind": "local", "epsilon": 1.0})
     limits = Limits(epsilon=8.0, delta=1e-5, unit="record", trial=True, accept={"experiments": (digest(experiment),)})
     with pytest.raises(Refused, match=r"names code \('os:abort'\) that the site's budget.toml does not list"):
-        refuse_beyond(limits, experiment)
+        hold(limits, Demand(experiment=experiment))

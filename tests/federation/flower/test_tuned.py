@@ -8,7 +8,8 @@ from safetensors.torch import save_file
 from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.site import agreement
 from tacit.deploy.site.consent import code_digest
-from tacit.deploy.site.join import Loaded
+from tacit.deploy.site.limits import allow, read_limits
+from tacit.deploy.site.site import Site
 from tacit.errors import Refused, TacitError
 
 PRIVACY = {
@@ -70,6 +71,11 @@ def test_a_site_that_is_not_told_where_the_weights_are_opens_nothing_of_the_serv
     assert "add model =" in (deployed.site(0) / "log.jsonl").read_text()
 
 
+def current(folder, known):
+    """The run of an agreement, as a site that has just been started has it."""
+    return Site(folder)._current(known, allow(folder, known.experiment, read_limits(folder)))
+
+
 def test_a_site_that_was_restarted_with_another_body_trains_nothing_on_it(federation, tmp_path):
     body(tmp_path / "body.safetensors")
     model = {"name": "tuned:stored", "path": str(tmp_path / "body.safetensors")}
@@ -78,10 +84,10 @@ def test_a_site_that_was_restarted_with_another_body_trains_nothing_on_it(federa
         body(deployed.site(index) / "body.safetensors")
     run = deployed.run().summary["run"]
     known = agreement.read(deployed.site(0), run)
-    assert Loaded(deployed.site(0), None).current(known).agreement.terms == known.terms
+    assert current(deployed.site(0), known).agreement.terms == known.terms
     body(deployed.site(0) / "body.safetensors", seed=1)
     with pytest.raises(Refused, match="others than when the run was agreed"):
-        Loaded(deployed.site(0), None).current(known)
+        current(deployed.site(0), known)
 
 
 def test_a_check_says_where_the_weights_are_or_that_they_are_not_there(federation, tmp_path):

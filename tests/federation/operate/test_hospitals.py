@@ -23,7 +23,7 @@ from tacit.deploy.operate.remaining import short_sites
 from tacit.deploy.operate.serve import closing, finished
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.server import Call, ending, in_flowers_words, observer, serve
-from tacit.deploy.site.join import read_settings
+from tacit.deploy.site.layout import read_settings
 from tacit.engine.assemble import build
 from tacit.engine.queries import read_stats
 from tacit.engine.run_files import read

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.deploy.operate.remaining import declared_roster, price_of_runs
-from tacit.deploy.site.agreement import terms_of
+from tacit.deploy.site.requests import terms_of
 from tacit.deploy.site.rows import public_rows, shape
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import assemble

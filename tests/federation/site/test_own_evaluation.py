@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,8 @@ from redteam.lying_server import RUN, Server, experiment
 from tasks.test_tasks import experiment as of_task
 
 from tacit.data.dataset import IGNORED
-from tacit.deploy.site import rows as own_evaluation
+from tacit.deploy.site import site as own_evaluation
+from tacit.deploy.site.rows import HeldOut
 from tacit.engine.assemble import assemble, build, clients
 from tacit.engine.evaluate import answers_to
 from tacit.errors import Refused
@@ -40,7 +40,7 @@ def results(asking):
 
 def test_a_site_trains_on_the_rest_and_writes_down_for_itself_how_the_model_does(tmp_path):
     asking = holding_out(tmp_path / "site")
-    joined = asking.site._runs.get(RUN)
+    joined = asking.site._held[RUN]
     rows = {bytes(row.numpy()) for row in joined.client.x}
     assert rows.isdisjoint(bytes(row.numpy()) for row in joined.held.x)
     assert len(joined.client.y) + len(joined.held.y) == 60
@@ -74,14 +74,14 @@ def test_whatever_goes_wrong_in_it_changes_no_answer(tmp_path, monkeypatch):
 
 def test_held_out_rows_of_one_class_tell_what_they_can(tmp_path):
     asking = holding_out(tmp_path / "site")
-    joined = asking.site._runs.get(RUN)
+    joined = asking.site._held[RUN]
     mine = joined.held.y == joined.held.y[0]
-    one = own_evaluation.HeldOut(joined.held.x[mine], joined.held.y[mine])
-    measured = own_evaluation._measured(joined, one, torch.zeros_like(joined.parts.params))
+    one = HeldOut(joined.held.x[mine], joined.held.y[mine])
+    measured = own_evaluation._measured(joined.parts, one, torch.zeros_like(joined.parts.params))
     assert measured["auroc"] is None
     assert measured["accuracy"] is not None
-    none = own_evaluation.HeldOut(joined.held.x[:0], joined.held.y[:0])
-    assert set(own_evaluation._measured(joined, none, joined.parts.params).values()) == {None}
+    none = HeldOut(joined.held.x[:0], joined.held.y[:0])
+    assert set(own_evaluation._measured(joined.parts, none, joined.parts.params).values()) == {None}
 
 
 @pytest.mark.parametrize("kind", tasks.names())
@@ -90,7 +90,7 @@ def test_every_task_is_judged_as_a_run_judges_it(tmp_path, kind):
     x, y, params = parts.dataset.test_x, parts.dataset.test_y.clone(), torch.linspace(-1, 1, parts.params.numel())
     if kind == "tokens":
         y[::2, -1] = IGNORED
-    measured = own_evaluation._measured(SimpleNamespace(parts=parts), own_evaluation.HeldOut(x, y), params)
+    measured = own_evaluation._measured(parts, HeldOut(x, y), params)
     found, _ = answers_to(parts, params, x, y)
     names = {tasks.chosen(parts.experiment), *parts.task.metrics}
     assert measured == {metrics.key(name): metrics.measure_if_possible(metrics.load(name), found) for name in names}
@@ -105,8 +105,8 @@ def test_a_frozen_body_is_not_copied_and_training_keeps_its_own(monkeypatch):
     parts, judged, real = build(experiment(model={"name": "tuned:head"})), [], own_evaluation.flatten
     monkeypatch.setattr(own_evaluation, "flatten", lambda model: judged.append(model) or real(model))
     before = {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
-    held = own_evaluation.HeldOut(parts.dataset.test_x, parts.dataset.test_y)
-    own_evaluation._measured(SimpleNamespace(parts=parts), held, torch.ones_like(parts.params))
+    held = HeldOut(parts.dataset.test_x, parts.dataset.test_y)
+    own_evaluation._measured(parts, held, torch.ones_like(parts.params))
     assert all(torch.equal(before[name], tensor) for name, tensor in parts.model.state_dict().items())
     (model,) = judged
     own = dict(parts.model.named_parameters())

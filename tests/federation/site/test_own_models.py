@@ -26,12 +26,12 @@ from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.operate.site_process import OwnModels, run_site
 from tacit.deploy.server.executor import answer
 from tacit.deploy.site import agreement, models
-from tacit.deploy.site.at_home import at_home, due, newest, wanted
-from tacit.deploy.site.final_model import sent
-from tacit.deploy.site.join import join, read_settings
-from tacit.deploy.site.limits import Roster
-from tacit.deploy.site.make import make_site
-from tacit.deploy.site.models import evaluate, taken
+from tacit.deploy.site.accept import accept
+from tacit.deploy.site.layout import due, newest, read_settings, wanted
+from tacit.deploy.site.limits import allow, make_site, read_limits
+from tacit.deploy.site.models import at_home, evaluate, taken
+from tacit.deploy.site.queries import sent
+from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.site import Site
 from tacit.errors import BadInput, Refused
 from tacit.personal import one
@@ -80,8 +80,8 @@ def left(folder, *, trained, trial=False, **changed):
     site = Site(folder)
     size = site.answer({"kind": "hello", "experiment": chosen.toml()}, b"")[0]["examples"]
     roster = Roster(("north", "south"), (size, 40), (2.0, 2.0), chosen.privacy.run_delta)
-    joined = join(folder, RUN, chosen.toml(), roster)
-    agreement.write(folder, joined.agreement)
+    joined = accept(allow(folder, chosen.toml(), read_limits(folder)), RUN, roster)
+    agreement.write(folder, joined.agreement, "promised")
     if trained:
         ask = {"kind": "train", "run": RUN, "round": 0, "terms": asdict(joined.agreement.terms)}
         site.answer(ask, sent(joined.parts.params))
@@ -171,7 +171,7 @@ def test_with_and_without_own_models_every_answer_is_the_same_to_the_bit(tmp_pat
 def test_adapting_opens_no_ledger_and_waits_for_no_answer(hospital, monkeypatch):
     folder = hospital()
     monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger.__init__", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr("tacit.deploy.site.replies.alone", lambda *_: 1 / 0)
+    monkeypatch.setattr("tacit.deploy.site.layout.alone", lambda *_: 1 / 0)
     before = (folder / "ledger.db").read_bytes()
     assert models.adapt(folder, RUN)["better"] == "own"
     assert (folder / "ledger.db").read_bytes() == before

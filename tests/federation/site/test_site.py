@@ -6,18 +6,21 @@ import os
 import re
 import shutil
 import sqlite3
+from functools import partial
+from typing import Annotated
 
 import pytest
 import torch
+from pydantic import Field
 from redteam.lying_server import RUN, Server, accept, experiment
 
 import tacit
-from tacit.deploy.site import consent
-from tacit.deploy.site.consent import digest, refuse_beyond
-from tacit.deploy.site.limits import Limits
-from tacit.deploy.site.make import make_site
+from tacit.deploy.site import deployable, limits
+from tacit.deploy.site.consent import digest
+from tacit.deploy.site.deployable import read_experiment
+from tacit.deploy.site.limits import Demand, Held, Limits, hold, make_site
 from tacit.deploy.site.site import UNSAID, Site
-from tacit.errors import BudgetExhausted, Refused
+from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
 from tacit.training.flat import flatten
 from tacit.types import Message
 from tacit.wire import pack, unpack
@@ -70,7 +73,7 @@ def test_a_round_beyond_the_agreed_ones_is_refused(server):
     asking = server()
     asking.agree()
     refused(asking, "asks for round 4; 3 rounds were agreed", asking.train, 3)
-    refused(asking, "asks for round 0, and rounds are counted from 1", asking.train, -1)
+    refused(asking, "The round is -1, not a whole number from 0", asking.train, -1)
 
 
 def test_another_model_shape_is_refused(server):
@@ -142,7 +145,7 @@ def test_a_budget_that_was_lowered_meanwhile_stops_the_run(server):
     asking.agree()
     path = asking.folder / "budget.toml"
     path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0.5"))
-    refused(asking, "now epsilon 0.5", asking.train)
+    refused(asking, "asks for epsilon 1; the site allows 0.5", asking.train)
 
 
 @pytest.mark.parametrize(
@@ -204,15 +207,16 @@ def test_what_a_site_allows_is_allowed_to_the_last_and_nothing_beyond():
     def allowed(**change):
         return Limits(**{"epsilon": 1.0, "delta": delta, "accept": accept, **most, **change})
 
-    refuse_beyond(allowed(), asked)
+    hold(allowed(), Demand(experiment=asked))
     larger = {"batch_size": 40, "physical_batch": 30, "local_epochs": 9, "local_steps": None}
     work = tacit.Experiment(data={"clients": 2}, train=larger, privacy={"kind": "none"})
+    frame = {"experiments": [digest(work)]}
     for limit, value, words in (
         ("most_batch", 39, "asks for 40 examples in a batch; the site allows 39"),
         ("most_steps", 8, "asks for 9 local epochs; the site allows 8"),
     ):
         with pytest.raises(Refused, match=words):
-            consent._refuse_large(Limits(epsilon=1.0, delta=delta, **{limit: value}), work)
+            hold(Limits(epsilon=1.0, delta=delta, trial=True, accept=frame, **{limit: value}), Demand(experiment=work))
     for change, words in (
         ({"delta": math.nextafter(delta, 0)}, "asks for delta"),
         ({"most_rounds": 6}, "asks for 7 rounds; the site allows 6"),
@@ -221,7 +225,7 @@ def test_what_a_site_allows_is_allowed_to_the_last_and_nothing_beyond():
         ({"most_clients": asked.data.clients - 1}, "clients; the site allows"),
     ):
         with pytest.raises(Refused, match=words):
-            refuse_beyond(allowed(**change), asked)
+            hold(allowed(**change), Demand(experiment=asked))
 
 
 def test_a_roster_that_lies_about_the_site_is_refused(server):
@@ -294,7 +298,6 @@ def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server
 )
 def test_a_budget_file_with_a_text_for_a_number_or_a_misspelt_key_is_refused_in_one_sentence(tmp_path, line, words):
     from tacit.deploy.site.limits import read_limits
-    from tacit.errors import BadInput
 
     good = {"epsilon": "epsilon = 3.0", "delta": "delta = 1e-5"}
     text = "\n".join({**good, line.split(" ")[0]: line}.values())
@@ -307,9 +310,75 @@ def test_a_budget_file_with_a_text_for_a_number_or_a_misspelt_key_is_refused_in_
     assert "\n" not in str(caught.value)
 
 
+class Guarded(Limits):
+    """Limits with one more, which is one entry in one place."""
+
+    quiet_hours: Annotated[
+        str,
+        Field(pattern=r"^\d\d-\d\d$", description="when nobody is answered"),
+        Held(lambda hours, asked: Guarded.refuse(hours, asked)),
+    ] = "00-00"
+
+    @staticmethod
+    def refuse(hours, asked):
+        if hours != "00-00":
+            raise Refused(f"Nobody is answered from {hours[:2]} to {hours[3:]} hours.", Refusal.LATER)
+
+
+def test_a_new_limit_is_one_entry_and_holds_at_every_door(server, monkeypatch):
+    asking = server()
+    asking.agree()
+    asking.train(0)
+    monkeypatch.setattr(limits, "Limits", Guarded)
+    asking.train(1)
+    asking.budget("epsilon = 1.0", 'quiet_hours = "08-18"\nepsilon = 1.0')
+    (asking.folder / "experiment.toml").write_text(asking.experiment.toml())
+    last = {"body": asking.parameters(asking.parts.params), "kind": "keep", "run": RUN}
+    alone = partial(asking.site.alone, run="1" * 32)
+    doors = (
+        asking.hello,
+        asking.agree,
+        partial(asking.train, 1),
+        partial(asking.train, 2),
+        partial(asking.ask, **last),
+        alone,
+    )
+    for ask in doors:
+        with pytest.raises(Refused, match="Nobody is answered from 08 to 18 hours"):
+            ask()
+    assert asking.charges() == [0, 1]
+    make_site(asking.folder.parent / "new", asking.experiment, name="client-0", epsilon=1.0)
+    assert (
+        '# quiet_hours = "00-00"  # when nobody is answered'
+        in (asking.folder.parent / "new" / "budget.toml").read_text()
+    )
+
+
+def test_a_value_of_the_right_type_is_refused_for_what_is_wrong_with_it(server, monkeypatch):
+    monkeypatch.setattr(limits, "Limits", Guarded)
+    asking = server()
+    (asking.folder / "budget.toml").write_text('epsilon = 1.0\ndelta = 1e-5\nquiet_hours = "8-18"\n')
+    with pytest.raises(BadInput, match="quiet_hours cannot be '8-18': string should match pattern"):
+        limits.read_limits(asking.folder)
+
+
+def test_an_experiment_is_checked_once_in_a_process_however_often_it_is_asked_about(server, monkeypatch):
+    read_experiment.cache_clear()
+    checked, real = [], deployable.refuse_undeployable
+    monkeypatch.setattr(deployable, "refuse_undeployable", lambda experiment: checked.append(1) or real(experiment))
+    asking = server()
+    asking.hello()
+    for restart in (False, True):
+        if restart:
+            asking.restart()
+        asking.agree()
+        for round in (0, 1):
+            asking.train(round + 2 * restart) if round + 2 * restart < 3 else None
+    assert len(checked) == 1
+
+
 def test_a_site_file_with_a_misspelt_key_or_a_number_for_a_text_is_refused(tmp_path):
-    from tacit.deploy.site.join import read_settings
-    from tacit.errors import BadInput
+    from tacit.deploy.site.layout import read_settings
 
     (tmp_path / "site.toml").write_text('name = "north"\ndat = "records.csv"\n')
     with pytest.raises(BadInput, match=r"unknown key 'dat'\. Did you mean 'data'\?"):
@@ -329,7 +398,6 @@ def let_through(folder):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not read the file")
 def test_a_budget_file_of_somebody_else_is_named_with_the_user(server):
     from tacit.deploy.site.limits import read_limits
-    from tacit.errors import BadInput
 
     asking = server()
     (asking.folder / "budget.toml").chmod(0o600)
@@ -506,7 +574,7 @@ def test_a_site_that_lowered_its_budget_still_gets_the_model_and_nothing_is_aske
         if restart:
             asking.restart()
         assert last_word(asking, torch.zeros(650)) == ({}, b"")
-        refused(asking, "the run was agreed at more", asking.train, 1)
+        refused(asking, "asks for epsilon 1; the site allows 0.5", asking.train, 1)
     assert asking.charges() == [0]
 
 
