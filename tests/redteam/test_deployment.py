@@ -106,13 +106,13 @@ def test_another_user_of_the_servers_machine_gets_no_byte_from_what_is_behind_th
     ask = (
         b"POST /v1/control/list-runs HTTP/1.1\r\nHost: x\r\nContent-Type: application/protobuf\r\nContent-Length: 0\r\n"
     )
-    assert raw(server, ask + b"Connection: close\r\n\r\n", port=server.inner) == [200]
+    assert raw(server, ask + b"Connection: close\r\n\r\n", port=server.inner_port) == [200]
     pid = os.fork()
     if not pid:  # pragma: no cover - another user
         told = 1
         with contextlib.suppress(BaseException):
             os.setuid(65534)
-            with socket.create_connection(("127.0.0.1", server.inner), timeout=10) as line:
+            with socket.create_connection(("127.0.0.1", server.inner_port), timeout=10) as line:
                 told = 0 if line.recv(1) == b"" else 2  # nothing was said: it hung up
         os._exit(told)
     _, status = os.waitpid(pid, 0)
@@ -179,7 +179,7 @@ def test_check_sees_from_outside_whether_strangers_are_let_in(server):
     assert f"The server {server.address} lets nobody but sites in" in said
     from tacit.deploy.operate.inspect import control_findings
 
-    (finding,) = control_findings("127.0.0.1", server.inner, authority=server.server / "ca.crt")
+    (finding,) = control_findings("127.0.0.1", server.inner_port, authority=server.server / "ca.crt")
     assert finding.wrong
     assert "whoever reaches it can start programs on it. Start it with `tacit deploy server`" in finding.text
 

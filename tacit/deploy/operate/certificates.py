@@ -20,10 +20,9 @@ EARLIER = datetime.timedelta(minutes=5)  # clocks differ a little
 
 
 def make_authority(folder: Path, *, name: str, days: int = DAYS) -> None:
-    """Writes `ca.crt` and `ca.key`: a certificate authority of this federation alone, which signs no further authorities.
+    """Writes `ca.crt` and `ca.key` (mode 0600): a certificate authority of this federation, which signs no further authorities.
 
-    Guarantee: `ca.key` is made with mode 0600. Whoever has it can pose as the federation's server: README.md says to keep it
-    offline.
+    Whoever has its key can pose as the federation's server: README.md says to keep it offline.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(f"Tacit federation {name}")
@@ -70,10 +69,7 @@ def make_node_key(folder: Path) -> None:
 
 
 def days_left(path: Path) -> float:
-    """How many days a certificate is still valid, negative once it has expired.
-
-    Raises: BadInput for a file that is no certificate, and for one that is not valid yet by this machine's clock.
-    """
+    """How many days a certificate is still valid, negative once it has expired. Raises: BadInput for none, or not yet."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:

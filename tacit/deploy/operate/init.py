@@ -1,7 +1,6 @@
 """`tacit deploy init`: a folder with everything a federation needs, each part for the machine it belongs to."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import tacit
@@ -48,14 +47,13 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     """Makes a federation's folder: certificates, a folder for every site, the Flower app, units and container files, and a README.
 
     Guarantee: all of it is readable by its owner only, and no name in the experiment becomes code, consent or a path in it. The
-    experiment names every site's epsilon, which its budget file begins with, and which accepts this experiment alone. `host` and
-    `port` are where sites reach the server. With `trial` seeded noise is kept, which protects nothing.
+    experiment, which is judged before anything is written, names every site's epsilon; its budget file begins with that and
+    accepts this experiment alone. With `trial` seeded noise is kept, which protects nothing.
 
     Assumes: whoever runs it is trusted with all keys: it makes the authority's, the nodes' and, for encrypted sums, the clients'.
 
-    Raises: BadInput where the folder is not empty, where the sites cannot be named, and for an experiment that cannot be
-    deployed; BudgetExhausted for a schedule that a site's budget does not pay for; BadData for public test rows that cannot be
-    read. The experiment is judged before anything is written.
+    Raises: BadInput where the folder is not empty, and as `deployable` and `site_budgets`; BudgetExhausted for a schedule that a
+    site's budget does not pay for.
     """
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty: choose another folder, or remove it together with its ledgers.")
@@ -63,20 +61,25 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     experiment = deployable(experiment, sites, trial=trial)
     limits = site_budgets(experiment, sites)
     experiment = with_epsilons(experiment, limits)
-    _refuse_unpaid(experiment, limits)
+    for name in limits:  # what the sites would refuse when they are asked to agree
+        try:
+            refuse_unpaid(experiment, limits, delta=experiment.privacy.delta, site=name)
+        except BudgetExhausted as error:
+            raise BudgetExhausted(f"{name}: {error}") from error
     server = folder / "server"
     with closed():
         server.mkdir(parents=True)
     make_authority(server, name=called(experiment.name))
     make_server(server, hosts=tuple(dict.fromkeys((host, "127.0.0.1", "localhost"))))
-    federation = Federation(folder.resolve(), experiment.name, host, port, free_port(), tuple(limits), "")
+    names = {"name": experiment.name, "host": host, "sites": tuple(limits), "folder": folder.resolve()}
+    federation = Federation(**names, port=port, inner_port=free_port(), app_sha256="")
     for site, epsilon in limits.items():
         make_site(federation.site(site), experiment, name=site, epsilon=epsilon)
         _connect(federation, site)
     if experiment.protect.kind == "paillier":
         make_keys(experiment, server, {site: federation.site(site) for site in limits})
     _write_app(federation, experiment)
-    federation = replace(federation, digest=app_digest(federation.app))
+    federation = federation.model_copy(update={"app_sha256": app_digest(federation.app)})
     federation.write()
     federation.write_flower()
     write_services(federation)
@@ -86,13 +89,10 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
 
 
 def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
-    """The experiment as it is deployed: as many clients as sites, noise that nobody can draw again, and a key that is split.
+    """The experiment as it is deployed: as many clients as sites, and, unless `trial`, the operating system's noise.
 
-    The noise is the operating system's unless `trial`; a threshold that is left out becomes the smallest that holds against
-    `privacy.colluding` sites; columns are pinned as the public test rows have them.
-
-    Raises: BadInput for settings that cannot be deployed, a threshold that does not hold, a metric or a column that sites cannot be
-    asked for,    or names where rows are dealt out; BadData for public rows that cannot be read.
+    A threshold that is left out becomes the smallest that holds against `privacy.colluding` sites; columns are pinned as the public
+    test rows have them. Raises: BadInput for what cannot be deployed, and names where rows are dealt out; BadData.
     """
     refuse_passed(experiment)
     values = experiment.model_dump(exclude_none=True)
@@ -122,10 +122,9 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
 
 
 def with_public_rows(experiment: Experiment) -> Experiment:
-    """The experiment with its test rows at an absolute path, and its columns listed in the order in which they have them.
+    """The experiment, of csv or npz, with its test rows at an absolute path, and its columns listed as they have them.
 
-    Assumes: the rows are csv or npz. Raises: BadData, before anything is made, where the test rows cannot be read; BadInput
-    where there are none and the columns are not listed.
+    Raises: BadData where the test rows cannot be read; BadInput where there are none and the columns are not listed.
     """
     data = experiment.data
     files = source(data)
@@ -166,14 +165,6 @@ def with_epsilons(experiment: Experiment, limits: Mapping[str, float]) -> Experi
         return experiment
     values = experiment.model_dump(exclude_none=True)
     return Experiment(**values | {"privacy": values["privacy"] | {"epsilon": dict(limits)}})
-
-
-def _refuse_unpaid(experiment: Experiment, limits: dict[str, float]) -> None:
-    for name in limits:
-        try:
-            refuse_unpaid(experiment, limits, delta=experiment.privacy.delta, site=name)
-        except BudgetExhausted as error:
-            raise BudgetExhausted(f"{name}: {error}") from error
 
 
 def _plain(name: str) -> bool:

@@ -398,7 +398,7 @@ def _certificates(federation: Federation) -> Iterator[Finding]:
 
 
 def _app(federation: Federation) -> Iterator[Finding]:
-    changed = app_digest(federation.app) != federation.digest
+    changed = app_digest(federation.app) != federation.app_sha256
     text = "was changed after it was made: sites would refuse it, so make a new federation"
     yield Finding(f"The app folder {federation.app} {text if changed else 'is as it was made'}.", wrong=changed)
 

@@ -3,11 +3,10 @@
 import hashlib
 import re
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit.check import shown
 from tacit.deploy.site.layout import SETTINGS, wording
@@ -18,37 +17,28 @@ APP_FILES = ("pyproject.toml", "tacit_app/__init__.py", "tacit_app/client_app.py
              "tacit_app/experiment.toml")  # fmt: skip
 CONNECTION = "federation"  # the SuperLink's name in Flower's own configuration
 FEDERATION = "TACIT_FEDERATION"  # tells the ServerApp, which runs below the SuperLink, where this federation lies
-
-
+FILE = "federation.toml"
 HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.(?!-)[A-Za-z0-9-]{1,63})*", re.ASCII)  # a name, or an address of numbers
 LONGEST_HOST = 253  # characters of a name (RFC 1035)
 Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 
 
-class _Written(BaseModel):
-    name: str
-    host: str
-    port: Port
-    inner_port: Port | None = None  # a folder of before there was a gateway has none
-    sites: tuple[str, ...]
-    app_sha256: str
+class Federation(BaseModel):
+    """A federation as `federation.toml` has it, and where it lies: the file names no path, so that a folder can be moved.
 
-
-@dataclass(frozen=True)
-class Federation:
-    """A federation: where it lies, who its sites are, and the digest of its app.
-
-    `server/`, `app/`, `results/` and `flwr/` stay with the server; each folder of `sites/` goes to its site, and need not be
-    here.
+    Certificates, the sites' public keys, the SuperLink's database and the logs are in `server`, the Flower app in `app`, the run in
+    `results`, Flower's own configuration in `home`. Each folder of `sites/` goes to its site, and need not be here.
     """
 
-    folder: Path
+    model_config = ConfigDict(frozen=True)
+
     name: str
     host: str
-    port: int  # the gateway's, which sites reach
-    inner: int  # the SuperLink's own, on loopback
+    port: Port  # the gateway's, which sites reach
+    inner_port: Port  # the SuperLink's own, on loopback
     sites: tuple[str, ...]
-    digest: str
+    app_sha256: str
+    folder: Path = Field(default=Path(), exclude=True)
 
     @property
     def address(self) -> str:
@@ -58,11 +48,11 @@ class Federation:
     @property
     def control(self) -> str:
         """Where the server's own people reach the SuperLink, on the server's machine."""
-        return f"127.0.0.1:{self.inner}"
+        return f"127.0.0.1:{self.inner_port}"
 
     @property
     def server(self) -> Path:
-        """Certificates, the SuperLink's database and log."""
+        """The server's own folder."""
         return self.folder / "server"
 
     @property
@@ -100,17 +90,12 @@ class Federation:
         (self.home / "config.toml").write_text(f'{text}root-certificates = "{self.server / "ca.crt"}"\n', "utf-8")
 
     def write(self) -> None:
-        """Writes `federation.toml`, which names no path: a folder can be moved."""
-        values: dict[str, Any] = {"name": self.name, "host": self.host, "port": self.port}
-        values |= {"inner_port": self.inner, "sites": list(self.sites), "app_sha256": self.digest}
-        (self.folder / "federation.toml").write_text(dumps(values), "utf-8")
+        """Writes `federation.toml`."""
+        (self.folder / FILE).write_text(dumps(self.model_dump(mode="json")), "utf-8")
 
 
 def refuse_host(host: str) -> None:
-    """Refuses what is no name and no address: it is written into certificates, addresses and units.
-
-    Raises: BadInput.
-    """
+    """Refuses what is no name and no address: it is written into certificates, addresses and units. Raises: BadInput."""
     if len(host) > LONGEST_HOST or not HOST.fullmatch(host):
         raise BadInput(
             "Expected the server's host to be a name or an IPv4 address, such as server.example.org or 192.0.2.7, got"
@@ -120,20 +105,18 @@ def refuse_host(host: str) -> None:
 
 def open_federation(folder: Path) -> Federation:
     """Reads `federation.toml`. Raises: BadInput, with what may have been meant where there is none."""
-    path = folder / "federation.toml"
-    values: dict[str, Any] = {}
+    path, values = folder / FILE, dict[str, Any]()
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-        said = _Written.model_validate(values)
+        federation = Federation.model_validate(values).model_copy(update={"folder": folder.resolve()})
     except FileNotFoundError:
         raise BadInput(f"{folder} holds no federation{_instead(folder)}") from None
     except ValidationError as error:
-        raise BadInput(f"{path}: {wording(error, _Written, values)}") from None
+        raise BadInput(f"{path}: {wording(error, Federation, values)}") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be used ({error}).") from None
-    refuse_host(said.host)
-    inner = said.port + 1 if said.inner_port is None else said.inner_port
-    return Federation(folder.resolve(), said.name, said.host, said.port, inner, said.sites, said.app_sha256)
+    refuse_host(federation.host)
+    return federation
 
 
 def _instead(folder: Path) -> str:
@@ -154,7 +137,7 @@ def app_digest(app: Path) -> str:
     found = {name for name in found if "__pycache__" not in name}
     for name in sorted(found ^ set(APP_FILES)):
         raise BadInput(f"{app / name} {'is no part of' if name in found else 'is missing from'} the app that was made.")
-    mark = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in APP_FILES:
-        mark.update(name.encode() + b"\0" + hashlib.sha256((app / name).read_bytes()).digest())
-    return mark.hexdigest()
+        digest.update(name.encode() + b"\0" + hashlib.sha256((app / name).read_bytes()).digest())
+    return digest.hexdigest()

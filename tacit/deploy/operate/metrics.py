@@ -1,9 +1,8 @@
 """`tacit deploy check --metrics`: a server's or a site's numbers in the text format of Prometheus, read off its folder.
 
-It is a command of its own, and no part of what answers: when it runs, how long it takes and whether it fails is seen by nobody who
-asks the site anything. What it says of a site follows from its budget, its ledger and the verdicts in its log, which its owner has
-already: nothing is counted from rows, and no time is told, because how long training took can depend on them. It is written where
-the folder's owner wants it, for the owner alone (0600); whoever lets others collect it decides so."""
+It is a command of its own, so that nobody who asks the site anything sees it run. What it says of a site follows from its budget,
+its ledger and the verdicts in its log: nothing is counted from rows, and no time is told, because how long training took can depend
+on them. It is written for the folder's owner alone (0600); whoever lets others collect it decides so."""
 
 import json
 import math
@@ -31,11 +30,9 @@ OF_A_COHORT = ("cohort", "answered", "uplink_bytes", "downlink_bytes")  # traffi
 
 
 def text_of(folder: Path) -> str:
-    """The numbers of a site's folder (one with `site.toml`), or of a federation's: its server's.
+    """The numbers of a site's folder (one with `site.toml`), or of a federation's: its server's. Raises: BadInput.
 
     Guarantee: nothing is charged, released, started or asked; a site's rows are not opened.
-
-    Raises: BadInput for a folder that is neither, and for files of its own that cannot be read.
     """
     found = _of_site(folder) if (folder / SETTINGS).exists() else _of_server(open_federation(folder))
     lines, said = [], set[str]()
@@ -49,10 +46,7 @@ def text_of(folder: Path) -> str:
 
 
 def write(folder: Path, out: Path) -> None:
-    """Writes the numbers into a file as a whole, for its owner only.
-
-    Raises: BadInput, as `text_of`, and where another file than such numbers lies there; OSError.
-    """
+    """Writes the numbers into a file, for its owner only. Raises: BadInput, also where another file lies there; OSError."""
     store.refuse_foreign(out, begins=BEGINS)
     layout.write(out, text_of(folder).encode())
 

@@ -72,7 +72,7 @@ def start_server(federation: Federation, processes: Processes, *, listen: str = 
     Guarantee: the SuperLink listens on loopback only; what sites reach at `listen` is the gateway. Raises: BadInput for a port that
     is in use, before anything is started; TacitError with the last words of a program that ended.
     """
-    for port in (federation.inner, federation.port):
+    for port in (federation.inner_port, federation.port):
         if taken(port):
             raise BadInput(
                 f"Port {port} is in use: stop what listens there, or change it in federation.toml (sites have `port`, not "
@@ -93,11 +93,11 @@ def start_superlink(federation: Federation, processes: Processes) -> None:
     for folder in (server, federation.home, federation.results):
         close(folder)
     federation.write_flower()
-    command = ["tacit.deploy.server.superlink", "--host", HERE, "--port", str(federation.inner)]
+    command = ["tacit.deploy.server.superlink", "--host", HERE, "--port", str(federation.inner_port)]
     command += ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
     command += ["--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"]
     command += ["--disable-runtime-dependency-installation", "--database", str(server / "superlink.db")]
-    _start("SuperLink", command, federation, processes, federation.inner)
+    _start("SuperLink", command, federation, processes, federation.inner_port)
 
 
 def _start(name: str, module: list[str], federation: Federation, processes: Processes, port: int) -> None:

@@ -29,7 +29,7 @@ def readme(federation: Federation, experiment: Experiment) -> str:
         count=len(sites),
         address=federation.address,
         port=federation.port,
-        inner=federation.inner,
+        inner=federation.inner_port,
         connection=CONNECTION,
         keys=_keys(experiment, len(sites)) if experiment.protect.kind == "paillier" else "",
         data=OWN_ROWS.format(kind=kind) if kind in OWN_FILES else "",
