@@ -97,14 +97,22 @@ class Again(Wrapped):
 
 @dataclass(frozen=True)
 class Everybody(Wrapped):
-    """No sampling, nor any turns: all of them, whoever was drawn."""
+    """No sampling, nor any turns: all of them, whoever was drawn; of a sampler of cohorts, in every round."""
+
+    @property
+    def cohorts(self) -> "Everybody":
+        """The server's sampler, with the same bug."""
+        return Everybody(self.own.cohorts)
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
         state, _ = self.own.sample(state, stream, size)
         return state, np.arange(size)
 
-    def turn(self, round: int) -> list[int]:
-        return list(range(len(self.own.groups)))
+    def draw(self, stream: Stream, round: int) -> np.ndarray:
+        return np.arange(self.own.population)
+
+    def scheduled(self, round: int) -> list[int]:
+        return list(range(self.own.population))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tacit.deploy.site.accept import Accepted, accept, asked_of
 from tacit.deploy.site.deployable import OWN_FILES, refuse_paths, refuse_undeployable
@@ -90,7 +90,7 @@ def at_site(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
                 sites[index] = site, ask, round
                 yield site.answer(ask | {"kind": "train", "round": round}, received)[1], {}
 
-        yield answers
+        yield cast(Trainer, answers)
 
 
 TRAINERS: dict[str, Making] = {
