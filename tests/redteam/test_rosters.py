@@ -10,7 +10,7 @@ from tacit.engine.assemble import assemble, clients
 from tacit.errors import BudgetExhausted, Refused
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import reader as books
-from tacit.privacy.local import strategies
+from tacit.privacy.local import kind as strategies
 
 ROUNDS = 12
 

@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -285,77 +285,26 @@ class DistributedPlan(Plan):
         return rows(self, purse)
 
 
-def distributed_plan(
-    population: Population,
-    *,
-    grid: Grid,
-    who: Participation,
-    participations: int,
-    law: str,
-    share: str,
-    multiplier: float | None,
-    fewest: int | None,
-    colluding: int,
-    split: Callable[[np.ndarray], float] | None,
-) -> DistributedPlan:
-    """The given multiplier, or the smallest that makes each group's tightest budget last. `split` gives the epsilon of the
-    cut.
-    Guarantee: where the multiplier is derived, every client's planned rounds cost at most what other runs have left of its
-    epsilon (but for who has a crumb left, whom the ledger keeps out); a given one pays for one round of a whole budget at
-    least, and the ledger stops whoever has no more. A group's `fewest` is its part of all clients times that of the round,
-    rounded down, and at least 1.
+def _noise(
+    share: str, given: float | None, whole: float, left: float, delta: float, rounds: int, **settings: Any
+) -> SharedNoise:
+    """Shares with the given multiplier, or with the smallest that makes what is left of a group's tightest budget last.
+    Guarantee: a given one pays for one round of the whole budget at least, and the ledger stops whoever has no more.
     Raises: BadInput for noise that cannot pay for a round, naming the smallest that can; where an infinite epsilon leaves
     nothing to derive noise from; and as `SharedNoise`."""
-    cut = split(population.epsilons) if split else -math.inf
-    groups = (population.epsilons >= cut).astype(int)
-    groups = groups - groups.min()
-    noises = []
-    for group in range(int(groups.max()) + 1):
-        mine = groups == group
-        part = float(mine.mean())
-        settings = {
-            "law": law,
-            "l2_squared": grid.l2_squared,
-            "dimension": grid.dimension,
-            "fewest": max(1, math.floor(part * (fewest or who.cohort) + 1e-9)),
-            "colluding": colluding,
-            "most": min(who.cohort, int(mine.sum())),
-        }
-        tightest = float(population.epsilons[mine].min())
-        z = multiplier or _derived(
-            share, float(population.to_spread[mine].min()), population.delta, participations, settings
+    if given is None:
+        if left == math.inf:
+            raise BadInput("epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier.")
+        given = calibrate(share, epsilon=left, delta=delta, rounds=rounds, **settings)
+    noise = SHARES[share](multiplier=given, **settings)
+    if whole != math.inf and price.epsilon(((noise.event(), 1),), delta=delta) > whole:
+        smallest = (calibrate(share, epsilon=whole, delta=delta, rounds=r, **settings) for r in (1, rounds))
+        once, always = (f"{math.ceil(z * 1000) / 1000:.3f}" for z in smallest)  # rounded up, so that what is read works
+        raise BadInput(
+            f"privacy.noise_multiplier = {given:g} cannot pay for one round at epsilon = {whole:g}: the smallest that can is"
+            f" {once}, and {always} lasts the {rounds} planned rounds; or leave it out."
         )
-        noise = SHARES[share](multiplier=z, **settings)
-        _refuse_unaffordable(noise, share, z, tightest, population.delta, participations, settings)
-        noises.append(noise)
-    return DistributedPlan(grid, tuple(noises), groups, participations, who)
-
-
-def _derived(share: str, epsilon: float, delta: float, rounds: int, settings: dict) -> float:
-    if epsilon == math.inf:
-        raise BadInput("epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier.")
-    return calibrate(share, epsilon=epsilon, delta=delta, rounds=rounds, **settings)
-
-
-def _refuse_unaffordable(
-    noise: SharedNoise, share: str, z: float, epsilon: float, delta: float, rounds: int, settings: dict
-) -> None:
-    if epsilon == math.inf or price.epsilon(((noise.event(), 1),), delta=delta) <= epsilon:
-        return
-    once, always = (calibrate(share, epsilon=epsilon, delta=delta, rounds=r, **settings) for r in (1, rounds))
-    raise BadInput(
-        f"privacy.noise_multiplier = {z:g} cannot pay for one round at epsilon = {epsilon:g}: the smallest that can is"
-        f" {_up(once)}, and {_up(always)} lasts the {rounds} planned rounds; or leave it out."
-    )
-
-
-def _up(value: float) -> str:
-    """A multiplier for print, rounded up so that what is read works.
-
-    >>> _up(2.07041)
-    '2.071'
-    """
-    return f"{math.ceil(value * 1000) / 1000:.3f}"
+    return noise
 
 
 class Distributed:
@@ -384,19 +333,32 @@ class Distributed:
             raise BadInput(
                 f"Expected privacy.fewest_reports <= {who.cohort} clients a round, got {privacy.fewest_reports}."
             )
-        plan = distributed_plan(
-            population,
-            grid=Grid(size, privacy.clip, privacy.bits or 16, privacy.rotation or "none"),
-            who=who,
-            participations=who.planned(experiment.train.rounds),
-            law=privacy.noise or "skellam",
-            share=privacy.share or "even",
-            multiplier=privacy.noise_multiplier,
-            fewest=privacy.fewest_reports,
-            colluding=privacy.colluding or 0,
-            split=(lambda epsilons: threshold(epsilons, how=how or "kmeans", share=share)) if apart else None,
-        )
-        _refuse_single(experiment, plan)
+        grid = Grid(size, privacy.clip, privacy.bits or 16, privacy.rotation or "none")
+        cut = threshold(population.epsilons, how=how or "kmeans", share=share) if apart else -math.inf
+        groups = (population.epsilons >= cut).astype(int)
+        groups, rounds, noises = groups - groups.min(), who.planned(experiment.train.rounds), []
+        for group in range(int(groups.max()) + 1):
+            mine = groups == group
+            fewest = max(1, math.floor(float(mine.mean()) * (privacy.fewest_reports or who.cohort) + 1e-9))
+            whole, left = float(population.epsilons[mine].min()), float(population.to_spread[mine].min())
+            noise = _noise(
+                privacy.share or "even",
+                privacy.noise_multiplier,
+                whole,
+                left,
+                population.delta,
+                rounds,
+                law=privacy.noise or "skellam",
+                l2_squared=grid.l2_squared,
+                dimension=grid.dimension,
+                fewest=fewest,
+                colluding=privacy.colluding or 0,
+                most=min(who.cohort, int(mine.sum())),
+            )
+            noises.append(noise)
+        plan = DistributedPlan(grid, tuple(noises), groups, rounds, who)
+        if experiment.protect.kind == "paillier" and plan.min_reports < 2:
+            raise BadInput("A sum of one report is that report: set privacy.fewest_reports to 2 or more.")
         return plan
 
     def refuse_at_site(self, experiment: Experiment) -> None:
@@ -439,11 +401,6 @@ def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
             f"Expected protect.threshold of {least} to {clients} for {clients} clients, got {t}: with fewer a server could have"
             f" two sums of one round opened{helped}, and their difference can be a single report."
         )
-
-
-def _refuse_single(experiment: Experiment, plan: DistributedPlan) -> None:
-    if experiment.protect.kind == "paillier" and plan.min_reports < 2:
-        raise BadInput("A sum of one report is that report: set privacy.fewest_reports to 2 or more.")
 
 
 def kind(experiment: Experiment) -> Distributed:

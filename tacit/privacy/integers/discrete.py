@@ -109,34 +109,6 @@ def _words(stream: Stream, count: int) -> np.ndarray:
     return stream.words(2 * count).view(np.uint64)
 
 
-def gaussian_log_ratio(k: np.ndarray, sigma2: float) -> np.ndarray:
-    """log of exp(-k^2 / (2 sigma2))."""
-    return -(np.asarray(k, dtype=np.float64) ** 2) / (2 * sigma2)
-
-
-def gaussian_exact_ratio(k: int, sigma2: float) -> float:
-    """exp(-k^2 / (2 sigma2)) in the current gmpy2 context."""
-    return gmpy2.exp(-gmpy2.mpfr(k * k) / (2 * gmpy2.mpfr(sigma2)))
-
-
-def skellam_log_ratio(k: np.ndarray, v: float) -> np.ndarray:
-    """log(I_k(v) / I_0(v)) by the first term of the expansion; the others are below v^-2."""
-    k = np.asarray(k, dtype=np.float64)
-    w = np.sqrt(k * k + v * v)
-    first = (3 - 5 * (k / w) ** 2) / (24 * w) - 3 / (24 * v)
-    return k * k / (w + v) - k * np.arcsinh(k / v) - 0.5 * np.log(w / v) + np.log1p(first)
-
-
-def skellam_exact_ratio(k: int, v: float) -> float:
-    """I_k(v) / I_0(v) by Debye's expansion in the current gmpy2 context.
-    exp(w - v - k asinh(k/v)) sqrt(v/w) (1 + sum of (U_n(t) / t^n) / w^n) / (the same at 0), w = sqrt(k^2 + v^2), t = k / w
-    (DLMF 10.41.3)."""
-    x, variance = gmpy2.mpfr(k), gmpy2.mpfr(v)
-    w = gmpy2.sqrt(x * x + variance * variance)
-    power = gmpy2.exp(x * x / (w + variance) - x * gmpy2.asinh(x / variance))
-    return power * gmpy2.sqrt(variance / w) * _series((x / w) ** 2, w) / _series(gmpy2.mpfr(0), variance)
-
-
 def _series(t2: float, w: float) -> float:
     total, power = gmpy2.mpfr(1), gmpy2.mpfr(1)
     for polynomial in debye(TERMS):
@@ -204,13 +176,11 @@ class Skellam:
 
     def log2_tail(self, t: float) -> float:
         # Chernoff: E exp(sX) = exp(v (cosh s - 1)), at its best s = asinh(t / v)
-        """By Chernoff's bound."""
         s = math.asinh(t / self.variance)
         return (self.variance * 2 * math.sinh(s / 2) ** 2 - s * t) / math.log(2)
 
     def masses(self, last: int) -> list[float]:
         # P(X = k) = exp(-v) I_k(v), by the recurrence I_(k-1) = I_(k+1) + (2k / v) I_k, which is stable downwards (Miller)
-        """By Miller's recurrence for modified Bessel functions, downwards, where it is stable."""
         start = last + reach(self, log2_probability=-1.5 * BITS)  # what lies above has decayed to nothing at `last`
         above, here, ratio = gmpy2.mpfr(0), gmpy2.mpfr(1), 2 / gmpy2.mpfr(self.variance)
         masses = []
@@ -221,12 +191,19 @@ class Skellam:
         return masses[::-1]
 
     def log_ratio(self, k: np.ndarray) -> np.ndarray:
-        """By the first term of Debye's expansion (tacit/privacy/integers/discrete.py)."""
-        return skellam_log_ratio(k, self.variance)
+        """log(I_k(v) / I_0(v)) by the first term of Debye's expansion; the others are below v^-2."""
+        k, v = np.asarray(k, dtype=np.float64), self.variance
+        w = np.sqrt(k * k + v * v)
+        first = (3 - 5 * (k / w) ** 2) / (24 * w) - 3 / (24 * v)
+        return k * k / (w + v) - k * np.arcsinh(k / v) - 0.5 * np.log(w / v) + np.log1p(first)
 
     def exact_ratio(self, k: int) -> float:
-        """By 14 terms of Debye's expansion."""
-        return skellam_exact_ratio(k, self.variance)
+        """I_k(v) / I_0(v) = exp(w - v - k asinh(k/v)) sqrt(v/w) (1 + sum of (U_n(t) / t^n) / w^n) / (the same at 0), with
+        w = sqrt(k^2 + v^2) and t = k / w (DLMF 10.41.3)."""
+        x, v = gmpy2.mpfr(k), gmpy2.mpfr(self.variance)
+        w = gmpy2.sqrt(x * x + v * v)
+        power = gmpy2.exp(x * x / (w + v) - x * gmpy2.asinh(x / v))
+        return power * gmpy2.sqrt(v / w) * _series((x / w) ** 2, w) / _series(gmpy2.mpfr(0), v)
 
 
 @dataclass(frozen=True)
@@ -242,11 +219,9 @@ class DiscreteGaussian:
 
     @property
     def variance(self) -> float:
-        """At most sigma2: arXiv:2004.00010, section 3."""
         return self.sigma2  # at most sigma2: arXiv:2004.00010, section 3
 
     def log2_tail(self, t: float) -> float:
-        """It is sigma2-subgaussian: ibidem."""
         return -t * t / (2 * self.sigma2) / math.log(2)  # it is sigma2-subgaussian: ibidem
 
     def masses(self, last: int) -> list[float]:
@@ -259,10 +234,10 @@ class DiscreteGaussian:
         return masses
 
     def log_ratio(self, k: np.ndarray) -> np.ndarray:
-        return gaussian_log_ratio(k, self.sigma2)
+        return -(np.asarray(k, dtype=np.float64) ** 2) / (2 * self.sigma2)
 
     def exact_ratio(self, k: int) -> float:
-        return gaussian_exact_ratio(k, self.sigma2)
+        return gmpy2.exp(-gmpy2.mpfr(k * k) / (2 * gmpy2.mpfr(self.sigma2)))
 
 
 LAWS = {"skellam": Skellam, "discrete-gaussian": DiscreteGaussian}

@@ -1,8 +1,10 @@
-"""Local DP: each client noises what it sends, and is protected from everybody who sees it."""
+"""Local DP: each client noises what it sends, and is protected from everybody who sees it.
+Source of the two strategies: Liu et al., PVLDB 15(4), section 4.2. *spread* gives each client the noise that makes its budget
+last the planned rounds; *same-noise* gives all the same multiplier, and a client drops out when it cannot pay another round."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,11 +19,11 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
+from tacit.privacy.accounting.calibrate import noise_multiplier, noise_multipliers
 from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, RECORD_LEVEL, Words
 from tacit.privacy.local.mechanism import SampledGaussian
-from tacit.privacy.local.strategies import same_noise, sampling_rates, spread
 from tacit.privacy.plan import Plan, Purse
-from tacit.privacy.queries.mechanism import NOTHING, Queries, priced, queries_of
+from tacit.privacy.queries.mechanism import NOTHING, Queries, budgets, priced, queries_of
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.training.dp_sgd import DpSgd, NoisedUpdate
@@ -99,6 +101,7 @@ def _asked(plan: "LocalPlan", purse: Purse, members: np.ndarray) -> dict[str, An
 
 # The plan of local DP: the mechanism of every client, and who pays for it.
 
+RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
 END = 11.0  # standard deviations: where the tails of tacit/random.py end
 
 
@@ -234,23 +237,76 @@ class Local:
         who = samplers.of(experiment, len(population))
         rates, steps = record_steps(experiment, population)
         participations = who.planned(train.rounds)
-        common: dict[str, Any] = {
-            "rates": rates,
-            "steps": steps,
-            "participations": participations,
-            "accountant": privacy.accountant,
-            "asked": queries_of(experiment, population),
-        }
-        if privacy.rule == "spread":
-            multipliers = spread(population, **common, own=own)
-        else:
-            multipliers = same_noise(population, **common, multiplier=privacy.noise_multiplier)
-        return LocalPlan(
-            privacy.clip, participations, rates, steps, multipliers, who, privacy.unit_kept, queries=common["asked"]
+        queries = queries_of(experiment, population)
+        plan = LocalPlan(
+            privacy.clip,
+            participations,
+            rates,
+            steps,
+            np.full(len(population), np.nan),
+            who,
+            privacy.unit_kept,
+            queries,
         )
+        noised = spread if privacy.rule == "spread" else same_noise
+        return replace(plan, multipliers=noised(plan, experiment, population, own=own))
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Nothing: the site's own noise protects it from every server."""
+
+
+def spread(plan: LocalPlan, experiment: Experiment, population: Population, *, own: int | None = None) -> np.ndarray:
+    """Each client's multiplier, so that its rounds, and its queries, cost at most what is left of its epsilon.
+    Guarantee: the joint price at the returned multiplier was computed and is within that. Whoever is one client (`own`) needs
+    no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
+    Raises: BadInput for a client with an infinite epsilon, and where no noise keeps an epsilon."""
+    for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
+        name = population.names[int(index)]
+        raise BadInput(
+            f"Client {name} sets no limit (epsilon = inf), so strategy = spread has no noise to give it: name a finite epsilon."
+        )
+    multipliers = np.full(len(population), np.nan)
+    kinds, inverse = np.unique(np.column_stack([plan.rates, plan.steps]), axis=0, return_inverse=True)
+    for kind in range(len(kinds)):
+        mine = np.flatnonzero(inverse.ravel() == kind)
+        if own is not None and own not in mine:
+            continue
+        settings = _priced_as(plan, experiment, population, int(mine[0]))
+        if plan.queries.multipliers:
+            sized = budgets(population)
+            multipliers[mine] = [
+                noise_multiplier(epsilon=float(sized[k]), beside=plan.queries.beside_training(k), **settings)
+                for k in mine.tolist()
+            ]
+        else:
+            multipliers[mine] = noise_multipliers(population.to_spread[mine], **settings)
+    return multipliers
+
+
+def same_noise(
+    plan: LocalPlan, experiment: Experiment, population: Population, *, own: int | None = None
+) -> np.ndarray:
+    """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds.
+    A client whose budget is smaller drops out before the round it cannot pay: the ledger sees to that.
+    Raises: BadInput where no client sets a limit and no noise is given."""
+    if experiment.privacy.noise_multiplier is not None:
+        return np.full(len(population), experiment.privacy.noise_multiplier)
+    finite = np.where(np.isinf(population.epsilons), -1.0, population.to_spread)
+    most = int(np.argmax(finite))
+    if finite[most] < 0:
+        raise BadInput("No client sets a limit, so there is no noise to derive: set privacy.noise_multiplier.")
+    settings = _priced_as(plan, experiment, population, most)
+    z = noise_multiplier(epsilon=float(finite[most]), beside=plan.queries.beside_training(most), **settings)
+    return np.full(len(population), z)
+
+
+def _priced_as(plan: LocalPlan, experiment: Experiment, population: Population, index: int) -> dict[str, Any]:
+    return {
+        "delta": population.delta,
+        "sampling_rate": float(plan.rates[index]),
+        "steps": int(plan.steps[index]) * plan.participations,
+        "accountant": experiment.privacy.accountant,
+    }
 
 
 def record_steps(experiment: Experiment, population: Population) -> tuple[np.ndarray, np.ndarray]:
@@ -263,6 +319,20 @@ def record_steps(experiment: Experiment, population: Population) -> tuple[np.nda
     if train.local_epochs:
         return rates, np.ceil(train.local_epochs / rates).astype(int)
     return rates, np.full(everybody, train.steps)
+
+
+def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float | None) -> np.ndarray:
+    """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch.
+    Such a rate has three digits and is at most 1; the divisor and the price both use the rounded one.
+
+    >>> sampling_rates(np.array([100, 3000]), batch_size=64, sampling_rate=None).tolist()
+    [0.64, 0.0213]
+    """
+    if sampling_rate is not None:
+        return np.full(len(sizes), sampling_rate)
+    distinct, inverse = np.unique(sizes, return_inverse=True)
+    rates = [min(1.0, float(f"{batch_size / n:.{RATE_DIGITS}g}")) for n in distinct]
+    return np.array(rates)[inverse]
 
 
 def kind(experiment: Experiment) -> Local:

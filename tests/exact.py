@@ -1,4 +1,4 @@
-"""Integer noise without any rounding: scalar samplers in exact rational arithmetic, the slow twins of discrete.py.
+"""Integer noise without any rounding: scalar samplers in exact rational arithmetic, the slow twins of integers/discrete.py.
 Source: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010v4), Algorithms 1 to 3. Every decision compares integers that were
 drawn uniformly, so the laws are exact; the price is about a hundred microseconds a draw, and a time that depends on what
 is drawn. Tests hold the fast samplers against these; no release uses them."""
