@@ -1,0 +1,464 @@
+"""Sums of integers that nobody can open one by one: secure aggregation against an active server.
+
+Source: Bonawitz et al. 2017 (ePrint 2017/281), Figure 4, the variant with signatures, on a complete graph. Shares go to every
+member of the run, so a round's roster may be any part of it; the keys of round r + 1 can travel with the reports of round r.
+
+A round has three legs. Each client sends `mask(vector)`: its integers plus a mask of its own, plus or minus one mask per pair.
+The server names the survivors, and every survivor signs the list (`agree`). With enough signatures on one list each gives, for
+every participant, one share: of a survivor's own mask or of an absentee's key, never both (`unmask`). The server then takes the
+masks away (`opened`).
+
+Guarantee: with t > (n + c) / 2 of n members, a server with the help of c of them learns one sum of one attempt, of at least
+`at_least` reports, and nothing else of it (under DDH on Curve25519, AES and SHA-256 as random functions). Assumes: a client
+keeps on disk what it answered, and answers one vector and one list an attempt. Not given: a proof that a report is in range, or
+an opening without t answers."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from tacit.crypto.signing import Members, Signer
+from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewReports
+
+PRIME = 2**256 + 297  # the least prime above 2^256: every seed of 32 bytes is one field element
+SEED_BYTES, SHARE_BYTES = 32, 33  # a field element may need one bit more than 32 bytes
+KINDS = ("own", "key")  # what is shared: the seed of a client's own mask, and the seed of its key for pairs
+NONCE = bytes(12)  # every envelope has a key of its own: run, round, attempt, sender and receiver are in it
+WIDTHS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}  # sums are modulo 2^32 or 2^64
+
+
+def fewest_honest(members: int, *, colluding: int) -> int:
+    """The least t with 2 t > n + c: two lists of survivors cannot both get t signatures if c members sign twice.
+
+    >>> fewest_honest(30, colluding=1), fewest_honest(4, colluding=1)
+    (16, 3)
+    """
+    return (members + colluding) // 2 + 1
+
+
+def _derived(secret: bytes, *info: str) -> bytes:
+    text = json.dumps(info, separators=(",", ":")).encode()
+    return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=b"tacit masks 1\n" + text).derive(secret)
+
+
+def _private(seed: bytes) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(seed)
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The members of a run in order, with their keys: what everybody must have been told alike.
+
+    Raises: BadInput where `colluding` members and the server could open two sums, or where a sum may have fewer reports than t.
+    """
+
+    run: str
+    signing: Members = field(repr=False)
+    envelopes: Mapping[str, bytes] = field(repr=False)  # X25519 public keys, 32 bytes each
+    at_least: int
+    colluding: int = 1
+
+    def __post_init__(self) -> None:
+        if sorted(self.signing) != sorted(self.envelopes):
+            raise BadInput("Every member needs a signing key and an envelope key.")
+        if len({bytes(key) for key in self.envelopes.values()}) < len(self.names):
+            raise BadInput("Two members have one envelope key: each needs its own.")
+        if not self.threshold <= self.at_least <= len(self.names):
+            raise BadInput(
+                f"Masks among {len(self.names)} clients, of which {self.colluding} may help the server, open sums of"
+                f" {self.threshold} to {len(self.names)} reports: set privacy.fewest_reports there, got {self.at_least}."
+            )
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The order that decides who adds and who subtracts, and each member's index of shares (from 1)."""
+        return tuple(sorted(self.signing))
+
+    @property
+    def threshold(self) -> int:
+        """How many signatures and shares an opening takes."""
+        return fewest_honest(len(self.names), colluding=self.colluding)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all names and keys, and of the numbers that protect them."""
+        keys = [(name, self.signing[name].public_bytes_raw().hex(), self.envelopes[name].hex()) for name in self.names]
+        text = json.dumps([self.run, keys, self.at_least, self.colluding])
+        return hashlib.sha256(b"tacit masks roster 1\n" + text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at one round's sum. Its label is in every key, envelope and signature, so that nothing of it serves another."""
+
+    roster: Roster = field(repr=False)
+    round: int
+    attempt: int = 0
+
+    @property
+    def label(self) -> tuple[str, ...]:
+        """Run, members, round and attempt."""
+        return (self.roster.run, self.roster.digest, str(self.round), str(self.attempt))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a client sends before a round: its key for pairs, commitments to both seeds, and a share of each for every member."""
+
+    sender: str
+    key: bytes
+    commitments: tuple[bytes, bytes]  # in the order of KINDS
+    signature: bytes = field(repr=False)
+    envelopes: Mapping[str, bytes] = field(repr=False)
+
+    def content(self, attempt: Attempt) -> bytes:
+        """The bytes that the sender signs."""
+        parts = [*attempt.label, self.sender, self.key.hex(), *(one.hex() for one in self.commitments)]
+        return b"tacit masks setup 1\n" + json.dumps(parts).encode()
+
+
+def _commitment(attempt: Attempt, name: str, kind: str, seed: bytes) -> bytes:
+    return hashlib.sha256(b"tacit masks seed 1\n" + json.dumps([*attempt.label, name, kind]).encode() + seed).digest()
+
+
+@dataclass(frozen=True)
+class Party:
+    """A member's side. All its secrets of an attempt follow from `secret` and the attempt, so a restart makes the very same ones.
+
+    Guarantee: what it signs and gives is a function of what it was asked. That it answers one list an attempt, its caller keeps on
+    disk.
+    """
+
+    signer: Signer
+    secret: bytes = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The member."""
+        return self.signer.client
+
+    @cached_property
+    def _envelope(self) -> X25519PrivateKey:
+        return _private(_derived(self.secret, "envelope"))
+
+    @property
+    def envelope_key(self) -> bytes:
+        """The public key under which others send their shares."""
+        return self._envelope.public_key().public_bytes_raw()
+
+    def _seed(self, attempt: Attempt, kind: str) -> bytes:
+        return _derived(self.secret, "seed", kind, *attempt.label)
+
+    def _box(self, attempt: Attempt, sender: str, receiver: str) -> ChaCha20Poly1305:
+        other = attempt.roster.envelopes[receiver if sender == self.name else sender]
+        common = self._envelope.exchange(X25519PublicKey.from_public_bytes(other))
+        return ChaCha20Poly1305(_derived(common, "box", *attempt.label, sender, receiver))
+
+    def setup(self, attempt: Attempt) -> Setup:
+        """The client's part of an attempt: the same bytes whenever it is asked.
+
+        Raises: BadInput for somebody who is no member under this key.
+        """
+        roster = attempt.roster
+        if roster.envelopes.get(self.name) != self.envelope_key:
+            raise BadInput(f"The members of the run have another envelope key of {self.name!r} than its own.")
+        seeds = [self._seed(attempt, kind) for kind in KINDS]
+        shares = [
+            shared(
+                seed,
+                of=len(roster.names),
+                threshold=roster.threshold,
+                secret=_derived(self.secret, "polynomial", kind, *attempt.label),
+            )
+            for kind, seed in zip(KINDS, seeds, strict=True)
+        ]
+        envelopes = {}
+        for index, receiver in enumerate(roster.names):
+            if receiver != self.name:
+                content = b"".join(one[index].to_bytes(SHARE_BYTES, "big") for one in shares)
+                where = json.dumps([*attempt.label, self.name, receiver]).encode()
+                envelopes[receiver] = self._box(attempt, self.name, receiver).encrypt(NONCE, content, where)
+        own, key = (_commitment(attempt, self.name, kind, seed) for kind, seed in zip(KINDS, seeds, strict=True))
+        made = Setup(self.name, _private(seeds[1]).public_key().public_bytes_raw(), (own, key), b"", envelopes)
+        return Setup(made.sender, made.key, made.commitments, self.signer.sign(made.content(attempt)), envelopes)
+
+    def join(self, attempt: Attempt, setups: Iterable[Setup], *, model: str) -> "Joined":
+        """The attempt as this client was told it: who takes part, with which keys, on which model.
+
+        Guarantee: every participant is a member that signed its key for this attempt, and sent this client shares that it can read.
+
+        Raises: MessageRefused for a setup that is none; TooFewReports for a list without this client or shorter than a sum may be.
+        """
+        roster, found, shares = attempt.roster, {}, {}
+        for one in setups:
+            _check_setup(attempt, one)
+            if one.sender in found:
+                raise MessageRefused(f"Two setups of {one.sender!r} were told for one attempt.")
+            found[one.sender] = one
+            shares[one.sender] = self._own_shares(attempt) if one.sender == self.name else self._opened(attempt, one)
+        if (
+            self.name not in found
+            or found[self.name].key != _private(self._seed(attempt, "key")).public_key().public_bytes_raw()
+        ):
+            raise MessageRefused("The attempt was told without this client's own setup.")
+        if len(found) < roster.at_least:
+            raise TooFewReports(f"{len(found)} clients are to take part, and a sum needs {roster.at_least} reports.")
+        return Joined(self, attempt, model, found, shares)
+
+    def _own_shares(self, attempt: Attempt) -> tuple[int, int]:
+        place, roster = attempt.roster.names.index(self.name), attempt.roster
+        made = [
+            shared(
+                self._seed(attempt, kind),
+                of=place + 1,
+                threshold=roster.threshold,
+                secret=_derived(self.secret, "polynomial", kind, *attempt.label),
+            )
+            for kind in KINDS
+        ]
+        return made[0][place], made[1][place]
+
+    def _opened(self, attempt: Attempt, one: Setup) -> tuple[int, int]:
+        where = json.dumps([*attempt.label, one.sender, self.name]).encode()
+        try:
+            content = self._box(attempt, one.sender, self.name).decrypt(NONCE, one.envelopes[self.name], where)
+        except (InvalidTag, KeyError) as error:
+            raise MessageRefused(
+                f"The shares that {one.sender!r} sent cannot be read: they were altered or are for another attempt."
+            ) from error
+        if len(content) != 2 * SHARE_BYTES:
+            raise MessageRefused(f"The shares that {one.sender!r} sent have another length.")
+        return int.from_bytes(content[:SHARE_BYTES], "big") % PRIME, int.from_bytes(
+            content[SHARE_BYTES:], "big"
+        ) % PRIME
+
+
+def _check_setup(attempt: Attempt, one: Setup) -> None:
+    """Raises MessageRefused for a stranger, and for a key that its member did not sign for this attempt."""
+    if one.sender not in attempt.roster.signing:
+        raise MessageRefused(f"{one.sender!r} is no member of this run.")
+    try:
+        attempt.roster.signing[one.sender].verify(one.signature, one.content(attempt))
+    except InvalidSignature as error:
+        raise MessageRefused(f"The setup of {one.sender!r} was altered, or signed for another attempt.") from error
+
+
+@dataclass(frozen=True)
+class Joined:
+    """An attempt that a client has checked and takes part in."""
+
+    party: Party = field(repr=False)
+    attempt: Attempt
+    model: str
+    setups: Mapping[str, Setup] = field(repr=False)
+    shares: Mapping[str, tuple[int, int]] = field(repr=False)
+
+    def mask(self, vector: np.ndarray, *, bits: int) -> np.ndarray:
+        """The integers modulo 2^bits under this client's own mask and one mask a pair: uniform to whoever lacks the seeds."""
+        party, me = self.party, self.party.name
+        masked = np.asarray(vector, dtype=np.int64).astype(WIDTHS[bits])
+        masked += expand(self._own_key(party._seed(self.attempt, "own"), me), len(vector), bits=bits)
+        mine = party._seed(self.attempt, "key")
+        for other in self.setups:
+            if other != me:
+                _add_pair(
+                    masked,
+                    pair_key(self.attempt, self.model, me, mine, other, self.setups[other].key),
+                    plus=me < other,
+                    bits=bits,
+                )
+        return masked
+
+    def _own_key(self, seed: bytes, name: str) -> bytes:
+        return own_key(self.attempt, self.model, name, seed)
+
+    def _list(self, survivors: Sequence[str]) -> bytes:
+        """The bytes that all survivors sign alike.
+
+        Raises: Refused for a list that is not sorted and distinct, has a stranger, lacks this client or is too short.
+        """
+        if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(self.setups):
+            raise Refused("The list of survivors names a client twice, or one that does not take part in this attempt.")
+        if self.party.name not in survivors:
+            raise Refused(
+                "The list of survivors does not name this client: it helps to open no sum that lacks its report."
+            )
+        if len(survivors) < self.attempt.roster.at_least:
+            raise Refused(
+                f"The list has {len(survivors)} survivors, and a sum needs {self.attempt.roster.at_least}: it would carry too"
+                " little noise."
+            )
+        return survivors_content(self.attempt, self.model, self.setups, survivors)
+
+    def agree(self, survivors: Sequence[str]) -> bytes:
+        """This client's signature on the list of survivors. Raises: Refused as the list deserves."""
+        return self.party.signer.sign(self._list(survivors))
+
+    def unmask(self, survivors: Sequence[str], signatures: Mapping[str, bytes]) -> dict[str, int]:
+        """One share for every participant: of its own mask if it survived, else of its key for pairs.
+
+        Guarantee: given only where t distinct survivors signed this very list, so no other list of the attempt can have as many.
+
+        Raises: Refused for a list as in `agree`, or with fewer good signatures.
+        """
+        content, roster = self._list(survivors), self.attempt.roster
+        good = sum(_signed(roster.signing, name, signatures[name], content) for name in survivors if name in signatures)
+        if good < roster.threshold:
+            raise Refused(
+                f"{good} survivors signed this list, and {roster.threshold} must before anything is unmasked."
+            )
+        return {name: self.shares[name][0 if name in survivors else 1] for name in self.setups}
+
+
+def _signed(members: Members, name: str, signature: bytes, content: bytes) -> bool:
+    try:
+        members[name].verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def survivors_content(attempt: Attempt, model: str, setups: Collection[str], survivors: Sequence[str]) -> bytes:
+    """What is signed: the attempt, the model, who took part and who survived."""
+    return b"tacit masks survivors 1\n" + json.dumps([*attempt.label, model, sorted(setups), list(survivors)]).encode()
+
+
+def own_key(attempt: Attempt, model: str, name: str, seed: bytes) -> bytes:
+    """The key of a client's own mask on one model."""
+    return _derived(seed, "own mask", *attempt.label, model, name)
+
+
+def pair_key(attempt: Attempt, model: str, me: str, seed: bytes, other: str, public: bytes) -> bytes:
+    """The key of a pair's mask on one model, the same from both sides."""
+    common = _private(seed).exchange(X25519PublicKey.from_public_bytes(public))
+    return _derived(common, "pair mask", *attempt.label, model, *sorted((me, other)))
+
+
+def expand(key: bytes, count: int, *, bits: int) -> np.ndarray:
+    """`count` integers modulo 2^bits from a key, by AES-256 in counter mode."""
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(stream.update(bytes(count * bits // 8)), dtype=WIDTHS[bits])
+
+
+def _add_pair(total: np.ndarray, key: bytes, *, plus: bool, bits: int) -> None:
+    mask = expand(key, len(total), bits=bits)
+    if plus:
+        np.add(total, mask, out=total)
+    else:
+        np.subtract(total, mask, out=total)
+
+
+@dataclass
+class Collecting:
+    """The server's side of an attempt: it adds what it cannot read.
+
+    Guarantee: nothing here is trusted by a client; a client's own checks make the promise.
+    """
+
+    attempt: Attempt
+    model: str
+    setups: Mapping[str, Setup] = field(repr=False)
+    count: int
+    bits: int
+    total: np.ndarray | None = field(default=None, repr=False)
+    reported: list[str] = field(default_factory=list)
+
+    def add(self, name: str, masked: np.ndarray) -> None:
+        """Takes a report. Raises: MessageRefused for a stranger, a second report, another length or type."""
+        if name not in self.setups or name in self.reported:
+            raise MessageRefused(
+                "it takes no part in this attempt" if name not in self.setups else "a second report: the first counts"
+            )
+        if masked.shape != (self.count,) or masked.dtype != WIDTHS[self.bits]:
+            raise MessageRefused(f"its report is not {self.count} integers of {self.bits} bits")
+        self.total = masked.copy() if self.total is None else np.add(self.total, masked, out=self.total)
+        self.reported.append(name)
+
+    @property
+    def survivors(self) -> list[str]:
+        """Whose report is in the sum. Raises: TooFewReports where that is too few to open."""
+        if len(self.reported) < self.attempt.roster.at_least:
+            raise TooFewReports(
+                f"{len(self.reported)} reports arrived and {self.attempt.roster.at_least} are needed: the sum would carry less"
+                " noise than was promised."
+            )
+        return sorted(self.reported)
+
+    def opened(self, answers: Mapping[str, Mapping[str, int]]) -> np.ndarray:
+        """The sum of the survivors' integers, from the shares that at least t of them gave.
+
+        Raises: TooFewReports for fewer answers, BadOpening where shares do not lead to the seeds that their owners committed to.
+        """
+        roster, survivors, total = self.attempt.roster, self.survivors, np.array(self.total, copy=True)
+        if len(answers) < roster.threshold:
+            raise TooFewReports(f"{len(answers)} clients gave their shares and {roster.threshold} are needed.")
+        for name in self.setups:
+            survived = name in survivors
+            seed = self._seed(name, KINDS[0 if survived else 1], answers)
+            if survived:
+                np.subtract(
+                    total, expand(own_key(self.attempt, self.model, name, seed), self.count, bits=self.bits), out=total
+                )
+                continue
+            for other in survivors:  # what each survivor has added for the absentee
+                key = pair_key(self.attempt, self.model, name, seed, other, self.setups[other].key)
+                _add_pair(total, key, plus=name < other, bits=self.bits)
+        return total.view(f"<i{self.bits // 8}").astype(np.int64)
+
+    def _seed(self, name: str, kind: str, answers: Mapping[str, Mapping[str, int]]) -> bytes:
+        """A seed from t shares that fit the owner's commitment: one false share among more than t is passed over."""
+        roster, wanted = self.attempt.roster, self.setups[name].commitments[KINDS.index(kind)]
+        known = [(roster.names.index(giver) + 1, shares[name]) for giver, shares in answers.items() if name in shares]
+        for start in range(len(known) - roster.threshold + 1):
+            seed = joined(known[start : start + roster.threshold])
+            if seed is not None and hmac.compare_digest(_commitment(self.attempt, name, kind, seed), wanted):
+                return seed
+        raise BadOpening(
+            f"The shares of {name!r} do not lead to the seed that it committed to: the sum of this attempt is lost."
+        )
+
+
+def shared(seed: bytes, *, of: int, threshold: int, secret: bytes) -> list[int]:
+    """Shamir's shares 1 ... `of` of a seed; the polynomial follows from `secret`, so that a restart deals the same ones."""
+    stream = Cipher(algorithms.AES(secret), modes.CTR(bytes(16))).encryptor().update(bytes(40 * (threshold - 1)))
+    # 320 bits modulo the prime: 2^-63 from uniform
+    polynomial = [
+        int.from_bytes(seed, "big"),
+        *(int.from_bytes(stream[k : k + 40], "big") % PRIME for k in range(0, len(stream), 40)),
+    ]
+    shares = []
+    for index in range(1, of + 1):
+        value = 0
+        for coefficient in reversed(polynomial):
+            value = (value * index + coefficient) % PRIME
+        shares.append(value)
+    return shares
+
+
+def joined(shares: Sequence[tuple[int, int]]) -> bytes | None:
+    """The seed of (index, share) pairs by Lagrange's formula at 0; None for what is no seed of 32 bytes.
+
+    >>> seed = bytes(range(32))
+    >>> dealt = shared(seed, of=5, threshold=3, secret=bytes(32))
+    >>> joined([(5, dealt[4]), (1, dealt[0]), (3, dealt[2])]) == seed
+    True
+    """
+    value = 0
+    for i, share in shares:
+        up = down = 1
+        for j, _ in shares:
+            if j != i:
+                up, down = up * j % PRIME, down * (j - i) % PRIME
+        value = (value + share * up * pow(down, -1, PRIME)) % PRIME
+    return value.to_bytes(SEED_BYTES, "big") if value < 2**256 else None

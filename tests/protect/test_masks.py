@@ -1,0 +1,304 @@
+"""Masks: what cancels, what is refused, and every attack of ePrint 2017/281 that a client can see."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.crypto.masks import (
+    PRIME,
+    Attempt,
+    Collecting,
+    Party,
+    Roster,
+    expand,
+    fewest_honest,
+    joined,
+    own_key,
+    pair_key,
+    shared,
+)
+from tacit.crypto.signing import new_signer
+from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewReports
+
+MODEL, SIZE = "model of round 1", 50
+
+
+class Run:
+    """Members of a run and one attempt, all of whose legs a test may take."""
+
+    def __init__(self, n=5, *, at_least=None, colluding=1, round=0, attempt=0, bits=32, absent=()):
+        self.parties = [Party(new_signer(f"site-{k}"), bytes([k + 1]) * 32) for k in range(n)]
+        self.roster = Roster(
+            "run",
+            {one.name: one.signer.public for one in self.parties},
+            {one.name: one.envelope_key for one in self.parties},
+            at_least or fewest_honest(n, colluding=colluding),
+            colluding,
+        )
+        self.attempt, self.bits = Attempt(self.roster, round, attempt), bits
+        self.setups = {one.name: one.setup(self.attempt) for one in self.parties if one.name not in absent}
+        self.joined = {
+            one.name: one.join(self.attempt, self.setups.values(), model=MODEL)
+            for one in self.parties
+            if one.name in self.setups
+        }
+        rng = np.random.default_rng(0)
+        self.vectors = {name: rng.integers(-(10**6), 10**6, SIZE) for name in self.setups}
+
+    def collected(self, *, without=()):
+        made = Collecting(self.attempt, MODEL, self.setups, SIZE, self.bits)
+        for name, mine in self.joined.items():
+            if name not in without:
+                made.add(name, mine.mask(self.vectors[name], bits=self.bits))
+        return made
+
+    def signatures(self, survivors):
+        return {name: self.joined[name].agree(survivors) for name in survivors}
+
+    def answers(self, survivors, *, without=()):
+        signed = self.signatures(survivors)
+        return {name: self.joined[name].unmask(survivors, signed) for name in survivors if name not in without}
+
+    def sum(self, names):
+        return sum(self.vectors[name] for name in names)
+
+
+@given(
+    n=st.integers(3, 7),
+    absent=st.integers(0, 3),
+    late=st.integers(0, 3),
+    silent=st.integers(0, 2),
+    bits=st.sampled_from([32, 64]),
+)
+def test_the_opened_sum_is_the_sum_of_the_survivors_whoever_drops_out_at_which_step(n, absent, late, silent, bits):
+    names = [f"site-{k}" for k in range(n)]
+    threshold = fewest_honest(n, colluding=1)
+    if n - absent - late < threshold or n - absent - late - silent < threshold:
+        return
+    run = Run(n, bits=bits, absent=names[:absent])
+    collecting = run.collected(without=names[absent : absent + late])
+    survivors = collecting.survivors
+    opened = collecting.opened(run.answers(survivors, without=survivors[:silent]))
+    assert (opened == run.sum(survivors)).all()
+
+
+def test_a_report_without_its_masks_taken_away_looks_like_no_integers_at_all():
+    run = Run()
+    for name, mine in run.joined.items():
+        masked = mine.mask(run.vectors[name], bits=32).astype(np.float64)
+        assert abs(masked.mean() / 2**32 - 0.5) < 6 * (1 / 12 / SIZE) ** 0.5
+        assert masked.std() / 2**32 > 0.2
+
+
+def test_every_pair_cancels_and_every_own_mask_is_needed():
+    """The slow twin: masks written out from the seeds of all clients."""
+    run = Run(4)
+    total = run.sum(run.setups).astype("<u4")
+    for party in run.parties:
+        total += expand(own_key(run.attempt, MODEL, party.name, party._seed(run.attempt, "own")), SIZE, bits=32)
+    assert (run.collected().total == total).all()
+    for one, other in itertools.combinations(run.parties, 2):
+        keys = [
+            pair_key(run.attempt, MODEL, a.name, a._seed(run.attempt, "key"), b.name, run.setups[b.name].key)
+            for a, b in ((one, other), (other, one))
+        ]
+        assert keys[0] == keys[1]
+
+
+def test_integers_at_the_edge_of_the_modulus_come_back():
+    run = Run(3, bits=32)
+    run.vectors = dict.fromkeys(run.setups, np.array([2**31 - 1, -(2**31), 0, 1, -1] * 10))
+    run.vectors["site-1"] = run.vectors["site-2"] = np.zeros(SIZE, dtype=np.int64)
+    collecting = run.collected()
+    assert (collecting.opened(run.answers(collecting.survivors)) == run.vectors["site-0"]).all()
+
+
+@pytest.mark.parametrize(
+    ("survivors", "why"),
+    [
+        (["site-0", "site-1", "site-2"], "needs 4"),
+        (["site-1", "site-2", "site-3", "site-4"], "does not name this client"),
+        (["site-0", "site-1", "site-2", "stranger"], "does not take part"),
+        (["site-0", "site-0", "site-1", "site-2"], "twice"),
+        (["site-3", "site-2", "site-1", "site-0"], "twice, or one that"),
+    ],
+)
+def test_a_list_that_is_too_short_or_without_me_or_with_a_foreign_name_is_not_signed(survivors, why):
+    run = Run()
+    with pytest.raises(Refused, match=why):
+        run.joined["site-0"].agree(survivors)
+    with pytest.raises(Refused, match=why):
+        run.joined["site-0"].unmask(survivors, {})
+
+
+def test_nothing_is_unmasked_below_t_signatures_however_often_one_is_shown():
+    run = Run(5)
+    survivors = sorted(run.setups)
+    signed = run.signatures(survivors)
+    enough = dict(itertools.islice(signed.items(), run.roster.threshold))
+    assert run.joined["site-0"].unmask(survivors, enough)
+    few = dict(itertools.islice(signed.items(), run.roster.threshold - 1))
+    with pytest.raises(Refused, match="must before anything is unmasked"):
+        run.joined["site-0"].unmask(survivors, few)
+    repeated = few | {name: next(iter(few.values())) for name in survivors if name not in few}
+    with pytest.raises(Refused, match="must before anything is unmasked"):
+        run.joined["site-0"].unmask(survivors, repeated)
+
+
+@pytest.mark.parametrize("other", ["attempt", "round", "model", "list", "participants"])
+def test_signatures_of_another_attempt_round_model_list_or_roster_do_not_count(other):
+    run = Run(5)
+    survivors = sorted(run.setups)
+    theirs = Run(
+        5, attempt=other == "attempt", round=int(other == "round"), absent=["site-4"] if other == "participants" else ()
+    )
+    theirs.parties, theirs.roster = run.parties, run.roster
+    if other == "model":
+        theirs.joined = {name: replace(mine, model="another") for name, mine in run.joined.items()}
+    listed = survivors[:4] if other in ("list", "participants") else survivors
+    signed = (run if other == "list" else theirs).signatures(listed)
+    with pytest.raises(Refused, match="must before anything"):
+        run.joined["site-0"].unmask(survivors, signed)
+
+
+def test_of_each_participant_one_share_is_given_and_never_both():
+    run = Run(5)
+    survivors = ["site-0", "site-1", "site-2", "site-3"]
+    given_ = run.joined["site-0"].unmask(survivors, run.signatures(survivors))
+    own, key = run.joined["site-0"].shares["site-4"]
+    assert given_["site-4"] == key != own
+    assert all(given_[name] == run.joined["site-0"].shares[name][0] for name in survivors)
+
+
+def test_two_lists_open_two_sums_where_2t_is_at_most_n_plus_c_and_not_above():
+    for n, c in ((5, 1), (6, 1), (6, 2), (9, 3)):
+        t = fewest_honest(n, colluding=c)
+        assert 2 * t > n + c >= 2 * (t - 1)
+        honest_on_one, honest_on_other = (n - c + 1) // 2, (n - c) // 2
+        assert honest_on_other + c < t, "the colluders sign both lists, and each honest one signs its own"
+        assert honest_on_one + c >= t - 1
+
+
+def test_a_survivor_that_never_gave_its_own_mask_stays_hidden_although_its_pairs_are_known():
+    """The server says that a client it has heard dropped out: it learns its pair masks, and its own mask still hides the report."""
+    run = Run(5)
+    heard = run.joined["site-4"].mask(run.vectors["site-4"], bits=32)
+    survivors = ["site-0", "site-1", "site-2", "site-3"]
+    answers = run.answers(survivors)
+    seed = run.collected()._seed("site-4", "key", answers)
+    bare = heard.copy()
+    for other in survivors:
+        mask = expand(pair_key(run.attempt, MODEL, "site-4", seed, other, run.setups[other].key), SIZE, bits=32)
+        bare = bare - mask if other > "site-4" else bare + mask
+    assert (bare != run.vectors["site-4"].astype("<u4")).sum() > SIZE - 3
+    with pytest.raises(BadOpening):
+        run.collected()._seed("site-4", "own", answers)
+
+
+@pytest.mark.parametrize(
+    "change", ["key", "commitments", "signature", "sender", "attempt", "envelopes", "lost", "exchanged"]
+)
+def test_substituted_keys_replayed_shares_and_exchanged_ciphertexts_are_refused(change):
+    run, later = Run(5), Run(5, attempt=1)
+    one, other = run.setups["site-1"], run.setups["site-2"]
+    changed = {
+        "key": lambda: replace(one, key=other.key),
+        "commitments": lambda: replace(one, commitments=one.commitments[::-1]),
+        "signature": lambda: replace(one, signature=other.signature),
+        "sender": lambda: replace(one, sender="stranger"),
+        "attempt": lambda: later.parties[1].setup(replace(run.attempt, attempt=1)),
+        "envelopes": lambda: replace(one, envelopes={**one.envelopes, "site-0": other.envelopes["site-0"]}),
+        "lost": lambda: replace(one, envelopes={}),
+        "exchanged": lambda: replace(one, envelopes={**one.envelopes, "site-0": one.envelopes["site-3"]}),
+    }[change]()
+    setups = [changed if setup is one else setup for setup in run.setups.values()]
+    with pytest.raises(MessageRefused):
+        run.parties[0].join(run.attempt, setups, model=MODEL)
+
+
+def test_two_rosters_two_setups_of_one_client_and_too_few_participants_are_refused():
+    run = Run(5)
+    with pytest.raises(MessageRefused, match="Two setups"):
+        run.parties[0].join(run.attempt, [*run.setups.values(), run.setups["site-1"]], model=MODEL)
+    with pytest.raises(TooFewReports):
+        run.parties[0].join(run.attempt, list(run.setups.values())[:3], model=MODEL)
+    with pytest.raises(MessageRefused, match="own setup"):
+        run.parties[0].join(run.attempt, list(run.setups.values())[1:], model=MODEL)
+    other = Attempt(replace(run.roster, colluding=2, at_least=4), 0)
+    with pytest.raises(MessageRefused):
+        run.parties[0].join(other, run.setups.values(), model=MODEL)
+
+
+def test_a_report_counts_once_and_only_as_long_as_it_must_be():
+    run = Run(5)
+    collecting = run.collected(without=["site-4"])
+    masked = run.joined["site-4"].mask(run.vectors["site-4"], bits=32)
+    for name, report in (
+        ("site-0", masked),
+        ("stranger", masked),
+        ("site-4", masked[1:]),
+        ("site-4", masked.astype(np.int64)),
+    ):
+        with pytest.raises(MessageRefused):
+            collecting.add(name, report)
+    before = collecting.total.copy()
+    collecting.add("site-4", masked)
+    assert (collecting.total - before == masked).all()
+
+
+def test_a_false_share_is_passed_over_and_too_many_lose_the_sum_without_opening_another():
+    run = Run(5)
+    collecting = run.collected()
+    answers = run.answers(collecting.survivors)
+    answers["site-0"] = {name: share ^ 1 for name, share in answers["site-0"].items()}
+    assert (collecting.opened(answers) == run.sum(run.setups)).all()
+    answers["site-2"] = dict.fromkeys(answers["site-2"], 5)
+    with pytest.raises(BadOpening):
+        collecting.opened(answers)
+    with pytest.raises(TooFewReports):
+        collecting.opened(dict(itertools.islice(answers.items(), run.roster.threshold - 1)))
+
+
+@given(
+    seed=st.binary(min_size=32, max_size=32),
+    of=st.integers(1, 8),
+    threshold=st.integers(1, 8),
+    secret=st.binary(min_size=32, max_size=32),
+)
+def test_t_shares_make_the_seed_and_fewer_say_nothing(seed, of, threshold, secret):
+    dealt = shared(seed, of=max(of, threshold), threshold=threshold, secret=secret)
+    indexed = list(enumerate(dealt, start=1))
+    assert joined(indexed[-threshold:]) == seed
+    assert all(0 <= share < PRIME for share in dealt)
+    if threshold > 1:
+        # of t - 1 shares and any guess of the seed there is exactly one polynomial: the guess's own
+        guess = bytes(32) if seed != bytes(32) else bytes([1]) * 32
+        assert joined(indexed[: threshold - 1]) != seed or threshold == 1
+        assert guess != seed
+
+
+def test_a_restart_makes_the_same_setup_and_another_attempt_none_of_its_secrets():
+    run = Run(5)
+    again = run.parties[0].setup(run.attempt)
+    assert again == run.setups["site-0"]
+    later = run.parties[0].setup(replace(run.attempt, attempt=1))
+    assert {later.key, *later.commitments}.isdisjoint({again.key, *again.commitments})
+
+
+@pytest.mark.parametrize(("n", "at_least", "colluding"), [(4, 2, 1), (4, 5, 1), (3, 2, 2), (2, 2, 1)])
+def test_members_that_could_open_two_sums_or_one_of_too_few_are_refused_before_anything_runs(n, at_least, colluding):
+    if (n, at_least, colluding) == (2, 2, 1):
+        Run(2, at_least=2)  # both must answer, and then one can tell the other's: `plan` prints the price of that
+        return
+    with pytest.raises(BadInput):
+        Run(n, at_least=at_least, colluding=colluding)
+
+
+def test_whoever_is_told_another_envelope_key_of_itself_says_so():
+    run = Run(5)
+    with pytest.raises(BadInput, match="another envelope key"):
+        Party(run.parties[0].signer, bytes(32)).setup(run.attempt)
