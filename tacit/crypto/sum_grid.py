@@ -1,7 +1,7 @@
 """Sums of clipped gradients as integers: what one record moves, after a rounding that is fair on average.
 
 `Grid` (tacit/crypto/grid.py) bounds a whole client and draws a rounding again that came out too long. Here one record's part of a
-sum is bounded instead, and no rounding depends on how long it came out: clamp each coordinate to the reach, then floor(x / step + u)
+sum is bounded instead, and no rounding depends on how long it came out: clamp each coordinate, then floor(x / step + u)
 with fresh uniform u. docs/derivations.md has the bound."""
 
 import math
