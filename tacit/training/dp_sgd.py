@@ -39,14 +39,7 @@ def dp_sgd(
     state, loss, seen, clipped = mechanism.init(), 0.0, 0, 0.0
     for _ in range(mechanism.steps):
         state, drawn = mechanism.sample(state, stream, client.size)  # line 11: each record with probability p
-        batch = torch.from_numpy(drawn)
-        y, rows = client.y[batch], partial(client.x.__getitem__, batch)
-        if views is None:
-            total, info = work.clipped_sum(rows(), y, again=rows)  # sum of g_i min(1, C/|g_i|)
-        else:
-            offsets = views.offsets(stream, len(batch))
-            moved = partial(lambda rows, offsets: views.of(rows(), offsets), rows, offsets)
-            total, info = work.viewed_sum(moved(), y, again=moved)
+        total, info = clipped_batch(work, client, drawn, stream, views)
         state, noisy = mechanism.noise(state, stream, total)  # + N(0, (zC)^2 I)
         theta.add_(move(noisy.vector, theta, summed=p_D), alpha=-rate / p_D)  # line 14
         loss, seen = loss + info.loss_sum, seen + info.examples
@@ -55,6 +48,19 @@ def dp_sgd(
     seen = max(seen, 1)
     update = finite(theta - theta_0.to(theta.device))
     return Trained(Private(update, noise_std), {"loss": loss / seen, "clipped": clipped / seen})
+
+
+def clipped_batch(
+    work: Workspace, client: Client, drawn: np.ndarray, stream: Stream, views: Shifts | None = None
+) -> tuple[Bounded, SumInfo]:
+    """The sum of g_i min(1, C/|g_i|) over the drawn records; with `views` a record's g_i is the mean of its views."""
+    batch = torch.from_numpy(drawn)
+    y, rows = client.y[batch], partial(client.x.__getitem__, batch)
+    if views is None:
+        return work.clipped_sum(rows(), y, again=rows)
+    offsets = views.offsets(stream, len(batch))
+    moved = partial(lambda rows, offsets: views.of(rows(), offsets), rows, offsets)
+    return work.viewed_sum(moved(), y, again=moved)
 
 
 def finite(update: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,168 @@
+"""Noise once: DP-SGD across clients, one step a round, every record clipped at its client and one noise on the sum of all of them.
+
+Sources: record-level sums under a trusted server as in Truex et al. 2019 (arXiv:1812.03224) and Heikkilä et al. 2020
+(arXiv:2007.05553); each client's own epsilon by its own sampling rate is Tacit's (docs/derivations.md). Guarantee: record level, add
+or remove one record of one client, against everybody who sees the models. The server is trusted: it sees sums of clipped gradients
+and who sent them. Batches stay secret at their clients. An empty batch sends zeros; who does not answer, or sends what cannot be
+used, is left out of sum and divisor, which are about clients and known to all.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from dp_accounting import DpEvent
+
+from tacit.algorithms import printable
+from tacit.algorithms.central_dp import update_of
+from tacit.digest import mark, tensor_bytes
+from tacit.errors import BadInput
+from tacit.privacy.mechanism import STEP_BITS, ExactSum, TrainingMechanism, bound
+from tacit.random import Derive, Stream
+from tacit.training.batches import Shifts
+from tacit.training.clipping import Trained, Workspace
+from tacit.training.dp_sgd import clipped_batch
+from tacit.training.optimizer import Schedule, ServerOptimizer
+from tacit.types import Bounded, Client, Message, Private, State
+
+SPARE = 10.0  # standard deviations of a batch's size beyond which a sum is scaled down: no honest one ever is
+
+
+def longest(records: float) -> float:
+    """A bound, in clips, on the sum of an honest batch of about so many records; beyond it has a probability below 10^-20."""
+    return records + SPARE * math.sqrt(records) + SPARE
+
+
+@dataclass(frozen=True)
+class SumNoise:
+    """The one noise on the sum of all clients' clipped gradients. One record moves the sum by at most `sensitivity`.
+
+    It is the clip, plus what rounding the clients' sums to common steps can add to it (`ExactSum`; docs/derivations.md).
+    """
+
+    noise_multiplier: float
+    clip: float
+    most: int  # clients in a sum
+    records: float  # the expected records of the largest batch
+    size: int  # coordinates
+
+    @property
+    def length(self) -> float:
+        """No honest client's sum is longer."""
+        return self.clip * longest(self.records)
+
+    @property
+    def sensitivity(self) -> float:
+        """The clip, and for each coordinate the step that a sum is cut to."""
+        return self.clip + math.sqrt(self.size) * 2.0 ** (math.frexp(self.length)[1] - STEP_BITS)
+
+    @property
+    def noise_std(self) -> float:
+        """z times what one record can move."""
+        return self.noise_multiplier * self.sensitivity
+
+    def sum(self, like: torch.Tensor) -> ExactSum:
+        """An empty sum of what has passed `bound`."""
+        return ExactSum(like, clip=self.length, most=self.most)
+
+    def bound(self, update: torch.Tensor) -> torch.Tensor:
+        """A client's sum, scaled down where no honest batch is so long: what a liar sends rounds nobody else's away."""
+        return bound(update, clip=self.length).vector
+
+    def noise(self, stream: Stream, total: Bounded) -> Private:
+        """Adds N(0, (z s)^2 I). Raises: BadInput for a sum of another sensitivity."""
+        if total.sensitivity != self.sensitivity:
+            raise BadInput(f"This noise is made for sensitivity {self.sensitivity}, got a vector of {total.sensitivity}.")
+        return Private(total.vector + self.noise_std * stream.normal_like(total.vector).double(), self.noise_std)
+
+
+@dataclass(frozen=True)
+class RecordSums:
+    """`mechanism(client)` draws the client's batch and names its price; `noise` is on the sum, the same for all.
+
+    `records` are what each client's batch is expected to hold (q n), by name: the divisor of a round is theirs who were asked.
+    """
+
+    forgiving: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
+    numbered: ClassVar[bool] = False
+
+    mechanism: Callable[[Client], TrainingMechanism]
+    noise: SumNoise
+    records: Mapping[str, float] = field(repr=False)
+    learning_rate: float
+    schedule: Schedule
+    optimizer: ServerOptimizer
+    views: Shifts | None = None
+
+    def init(self, params: torch.Tensor) -> State:
+        """The optimiser's memory alone."""
+        return State(params, {}, self.optimizer.init(params))
+
+    def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
+        """The model."""
+        return Message("server", {"params": state.params})
+
+    def cost(self, client: Client) -> DpEvent:
+        """A sampled Gaussian at the client's own rate."""
+        return self.mechanism(client).event()
+
+    def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
+        """The sum of the clipped gradients of one Poisson batch at the model that was received."""
+        work.theta.copy_(received.tensors["params"])
+        mechanism, stream = self.mechanism(client), derive("train")
+        _, drawn = mechanism.sample(mechanism.init(), stream, client.size)
+        total, info = clipped_batch(work, client, drawn, stream, self.views)
+        return Trained(total, {"loss": info.loss_sum / max(1, info.examples), "clipped": info.fraction_clipped})
+
+    def release(self, trained: Trained, client: Client, received: Message) -> Message:
+        """The sum, which only a trusted server may see. Raises: TypeError for what is no sum of gradients clipped to C."""
+        if not isinstance(trained.update, Bounded) or trained.update.sensitivity != self.noise.clip:
+            raise TypeError("a trusted server is sent sums of clipped gradients, and nothing else")
+        return Message(client.id, {"update": trained.update.vector.to(received.tensors["params"].device)})
+
+    def collect(self, state: State, *, round: int) -> "Adding":
+        """An empty sum."""
+        return Adding(self, state, round, self.noise.sum(state.params))
+
+
+@dataclass(frozen=True)
+class Adding:
+    """A round on the trusted server: the exact sum so far, and who was refused and why."""
+
+    algorithm: RecordSums
+    state: State
+    round: int
+    total: ExactSum
+    within: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def add(self, message: Message) -> None:
+        """Bounds and adds; what cannot be used is named in `refused`. Raises nothing."""
+        algorithm = self.algorithm
+        try:
+            update = update_of(message, like=self.state.params, known=algorithm.records, seen={*self.within, *self.refused})
+            self.total.add(algorithm.noise.bound(update), weight=1.0)
+        except BadInput as error:
+            self.refused[printable(message.sender)] = printable(str(error))
+        else:
+            self.within.append(message.sender)
+
+    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
+        """The optimiser's step along the noised sum over the records that those in it were expected to draw.
+
+        Guarantee: that of the mechanisms, whoever answered; who did is public here, and the divisor follows from it alone.
+        """
+        algorithm, total = self.algorithm, self.total.value()
+        # keyed by the sum itself, as under central DP: another sum never meets the same noise
+        stream = derive("noise") if total.is_cuda else derive("noise", mark(tensor_bytes(total)))
+        noised = algorithm.noise.noise(stream, Bounded(total, algorithm.noise.sensitivity))
+        batch = sum(algorithm.records[name] for name in self.within) or sum(algorithm.records.values())
+        rate = algorithm.learning_rate * algorithm.schedule(self.round)
+        mean = (noised.vector * (-rate / batch)).to(self.state.params.dtype)  # rounded once, after the noise
+        params, memory = algorithm.optimizer.step(self.state.params, self.state.optimizer, mean)
+        norm = mean.norm()
+        info = {"noise_std": rate * noised.noise_std / batch, "refused": self.refused, "batch": batch}
+        info["noised_norm"] = norm if norm.is_cuda else float(norm)
+        return State(params, {}, memory), info
