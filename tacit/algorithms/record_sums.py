@@ -1,9 +1,9 @@
 """Noise once: DP-SGD across clients, one step a round, every record clipped at its client and one noise on the sum of all of them.
 
-Sources: record-level sums under a trusted server as in Truex et al. 2019 (arXiv:1812.03224) and Heikkilä et al. 2020
-(arXiv:2007.05553); each client's own epsilon by its own sampling rate is Tacit's (docs/derivations.md). Guarantee: record level, add
-or remove one record of one client, against everybody who sees the models. The server is trusted: it sees sums of clipped gradients
-and who sent them. Batches stay secret at their clients. An empty batch sends zeros; who does not answer, or sends what cannot be
+Sources: sums of records under a trusted server as in Truex et al. 2019 (arXiv:1812.03224) and Heikkilä et al. 2020
+(arXiv:2007.05553); each client's own epsilon by its own sampling rate is Tacit's (docs/derivations.md). Guarantee: record level,
+add or remove one record of one client, against everybody who sees the models. The server is trusted: it sees sums of clipped
+gradients and who sent them. Batches stay secret at their clients. An empty batch sends zeros; who does not answer, or sends what cannot be
 used, is left out of sum and divisor, which are about clients and known to all.
 """
 
@@ -55,8 +55,9 @@ class SumNoise:
 
     @property
     def sensitivity(self) -> float:
-        """The clip, and for each coordinate the step that a sum is cut to."""
-        return self.clip + math.sqrt(self.size) * 2.0 ** (math.frexp(self.length)[1] - STEP_BITS)
+        """The clip; what rounding a sum to float32 can add on either side; and for each coordinate the step that it is cut to."""
+        step = 2.0 ** (math.frexp(self.length)[1] - STEP_BITS)
+        return self.clip + 2.0**-23 * self.length + math.sqrt(self.size) * step
 
     @property
     def noise_std(self) -> float:
@@ -74,7 +75,9 @@ class SumNoise:
     def noise(self, stream: Stream, total: Bounded) -> Private:
         """Adds N(0, (z s)^2 I). Raises: BadInput for a sum of another sensitivity."""
         if total.sensitivity != self.sensitivity:
-            raise BadInput(f"This noise is made for sensitivity {self.sensitivity}, got a vector of {total.sensitivity}.")
+            raise BadInput(
+                f"This noise is made for sensitivity {self.sensitivity}, got a vector of {total.sensitivity}."
+            )
         return Private(total.vector + self.noise_std * stream.normal_like(total.vector).double(), self.noise_std)
 
 
@@ -85,8 +88,8 @@ class RecordSums:
     `records` are what each client's batch is expected to hold (q n), by name: the divisor of a round is theirs who were asked.
     """
 
-    forgiving: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
-    numbered: ClassVar[bool] = False
+    tolerates_invalid: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
+    depends_on_round: ClassVar[bool] = False
 
     mechanism: Callable[[Client], TrainingMechanism]
     noise: SumNoise
@@ -120,7 +123,7 @@ class RecordSums:
         """The sum, which only a trusted server may see. Raises: TypeError for what is no sum of gradients clipped to C."""
         if not isinstance(trained.update, Bounded) or trained.update.sensitivity != self.noise.clip:
             raise TypeError("a trusted server is sent sums of clipped gradients, and nothing else")
-        return Message(client.id, {"update": trained.update.vector.to(received.tensors["params"].device)})
+        return Message(client.id, {"update": trained.update.vector.to(received.tensors["params"])})
 
     def collect(self, state: State, *, round: int) -> "Adding":
         """An empty sum."""
@@ -142,7 +145,9 @@ class Adding:
         """Bounds and adds; what cannot be used is named in `refused`. Raises nothing."""
         algorithm = self.algorithm
         try:
-            update = update_of(message, like=self.state.params, known=algorithm.records, seen={*self.within, *self.refused})
+            update = update_of(
+                message, like=self.state.params, known=algorithm.records, seen={*self.within, *self.refused}
+            )
             self.total.add(algorithm.noise.bound(update), weight=1.0)
         except BadInput as error:
             self.refused[printable(message.sender)] = printable(str(error))

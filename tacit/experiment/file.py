@@ -142,7 +142,7 @@ class Experiment(BaseModel):
         differently.
         """
         privacy = self.privacy
-        if privacy.kind != "central" or privacy.sampler == "cyclic":
+        if privacy.kind != "central" or privacy.sampler == "cyclic" or privacy.sums_records:
             return privacy.foreign
         return self.train.clients_per_round is not None or privacy.adaptive_clip is not None
 
@@ -159,7 +159,7 @@ class Experiment(BaseModel):
 def refuse_impossible(experiment: Experiment) -> None:
     """Raises BadInput where a guarantee would not hold, or a setting would have no effect."""
     privacy, train = experiment.privacy, experiment.train
-    if train.views is not None and not privacy.noises_records:
+    if train.views is not None and not (privacy.noises_records or privacy.sums_records):
         raise BadInput(
             'train.views averages gradients of records before they are clipped, which only privacy.kind = "local" with'
             ' unit = "record" does: leave it out.'
@@ -189,12 +189,33 @@ def refuse_impossible(experiment: Experiment) -> None:
         raise BadInput(
             'With run.randomness = "os" no noise is drawn from a seed: leave out seed.noise, or set randomness = "seeded".'
         )
+    if privacy.sums_records:
+        _refuse_beside_sums_of_records(experiment)
     if privacy.kind == "central":
         _refuse_beside_central(experiment)
     extras.refuse_unpriced(experiment)
     extras.refuse_attack(experiment)
     extras.refuse_unauditable(experiment)
     extras.refuse_personal(experiment)
+
+
+def _refuse_beside_sums_of_records(experiment: Experiment) -> None:
+    train = experiment.train
+    if (train.local_steps or 1) != 1 or train.local_epochs:
+        raise BadInput(
+            "Noise that is added once hides one step's gradients, and a client's second step would have none of its own: set"
+            " train.local_steps = 1."
+        )
+    for key in ("batch_size", "sampling_rate", "clients_per_round", "momentum", "weight_decay", "proximal"):
+        if getattr(train, key):
+            raise BadInput(
+                f'train.{key} has no effect with privacy.kind = "central" and unit = "record", where all clients are in every round'
+                " and each is drawn from at the rate that its epsilon pays for: leave it out."
+            )
+    if experiment.attack is not None:
+        raise BadInput("Malicious clients are not simulated where sums of records are noised once: leave out [attack].")
+    if experiment.audit.canaries is not None:
+        raise BadInput("Canaries are not planted where sums of records are noised once: leave out [audit].")
 
 
 def _refuse_beside_central(experiment: Experiment) -> None:

@@ -79,6 +79,7 @@ class PrivacySection(Section):
         groups: Literal[1, 2] | None = None
         bits: Literal[8, 12, 16] | None = None
         rotation: Literal["none", "hadamard"] | None = None
+        rate_cap: float | None = None
 
     def possible(self) -> None:
         if self.ledger is not None and self.delta_share is None:
@@ -112,6 +113,11 @@ class PrivacySection(Section):
     def noises_records(self) -> bool:
         """Whether every client noises the gradients of its own records."""
         return self.kind == "local" and self.unit_kept == "record"
+
+    @property
+    def sums_records(self) -> bool:
+        """Whether clients send sums of their records' clipped gradients, which are noised once all of them are added."""
+        return self.kind == "central" and self.unit == "record"
 
     @property
     def run_delta(self) -> float:
@@ -212,6 +218,18 @@ class Distributed(PrivacySection):
     rotation: Literal["none", "hadamard"] | None = None  # what is done to updates before the grid (none)
 
 
+class CentralRecords(PrivacySection):
+    """A trusted server noises the sum of all clients' clipped gradients once: one step a round, record level.
+
+    Every client has its own epsilon by its own sampling rate; `rate_cap` is how many times as often as another's a record may be
+    drawn (unless said at most 2, less where noise is small beside the bias).
+    """
+
+    kind: Literal["central"] = "central"
+    unit: Literal["record"] = "record"
+    rate_cap: Annotated[float, Field(ge=1)] | None = None  # the largest ratio of sampling rates
+
+
 class Foreign(PrivacySection):
     """Somebody else's kind; it is looked for when it is needed, not here."""
 
@@ -226,6 +244,8 @@ class Foreign(PrivacySection):
 def _kind(values: Any) -> str | None:
     said = values if isinstance(values, dict) else vars(values) if isinstance(values, PrivacySection) else None
     kind = "none" if said is None else said.get("kind", "none")
+    if kind == "central" and said is not None and said.get("unit") == "record":
+        return "central-records"
     if kind == "central" and said is not None and said.get("sampler") == "cyclic":
         return "cyclic"
     return None if not isinstance(kind, str) else "foreign" if ":" in kind else kind
@@ -236,12 +256,13 @@ Privacy = Annotated[
     | Annotated[Local, Tag("local")]
     | Annotated[Central, Tag("central")]
     | Annotated[Cyclic, Tag("cyclic")]
+    | Annotated[CentralRecords, Tag("central-records")]
     | Annotated[Distributed, Tag("distributed")]
     | Annotated[Foreign, Tag("foreign")],
     Discriminator(_kind),
 ]
 PrivacySection.elsewhere = frozenset(
-    {key for kind in (Local, Central, Cyclic, Distributed) for key in kind.model_fields}
+    {key for kind in (Local, Central, Cyclic, CentralRecords, Distributed) for key in kind.model_fields}
     - set(PrivacySection.model_fields)
 )
 

@@ -71,6 +71,8 @@ def choose(
     options = [(z, *_capped(_interpolated(cheap, z, epsilons), sizes, z, rounds, parameters, cap)) for z in tried]
     noise = np.array([z / max(rates @ sizes, 1e-300) for z, rates, _ in options])
     z, _, found_cap = options[int(np.flatnonzero(noise <= noise.min() * WITHIN)[-1])]
+    if multiplier is None and cost(z, 1.0) <= epsilons.min():  # all of everybody in every round: the least noise that pays
+        z = min(z, smallest(lambda tried: cost(tried, 1.0), epsilon=float(epsilons.min())))
     exact = {epsilon: _largest(cost, z, epsilon) for epsilon in np.unique(epsilons)}
     rates = np.array([exact[epsilon] for epsilon in epsilons])
     return Rates(float(z), np.minimum(rates, found_cap * rates.min()), float(found_cap))

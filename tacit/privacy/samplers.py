@@ -211,7 +211,7 @@ def named(name: str | None) -> type[Sampler]:
 def of(experiment: Experiment, clients: int) -> Participation:
     """Who takes part in an experiment's rounds. Raises BadInput for a cohort larger than the population."""
     cohort = experiment.train.clients_per_round or clients
-    if experiment.privacy.kind != "central":
+    if experiment.privacy.kind != "central" or experiment.privacy.sums_records:
         return Participation(clients, cohort)
     kind = named(experiment.privacy.sampler)
     return cyclic(clients, cohort, seed=experiment.seeds.noise) if kind is Cyclic else kind(clients, cohort)

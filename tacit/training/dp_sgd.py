@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import TrainingMechanism, bound
 from tacit.random import Stream
 from tacit.training.batches import Shifts
-from tacit.training.clipping import Trained, Workspace
+from tacit.training.clipping import NotPrivate, Trained, Workspace
 from tacit.training.optimizer import PLAIN, Descent, noise_growth
 from tacit.training.sgd import Local, LocalSgd, attempt
-from tacit.types import Client, Private
+from tacit.types import Bounded, Client, Private
 
 
 def dp_sgd(
@@ -52,7 +53,7 @@ def dp_sgd(
 
 def clipped_batch(
     work: Workspace, client: Client, drawn: np.ndarray, stream: Stream, views: Shifts | None = None
-) -> tuple[Bounded, SumInfo]:
+) -> tuple[Bounded, NotPrivate]:
     """The sum of g_i min(1, C/|g_i|) over the drawn records; with `views` a record's g_i is the mean of its views."""
     batch = torch.from_numpy(drawn)
     y, rows = client.y[batch], partial(client.x.__getitem__, batch)

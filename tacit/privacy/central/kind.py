@@ -16,8 +16,9 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
 from tacit.privacy.central.banded import BandedGaussian, banded
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
+from tacit.privacy.central.records import CentralRecords
 from tacit.privacy.guarantee import Words
-from tacit.privacy.plan import Plan, Purse, Traits
+from tacit.privacy.plan import Kind, Plan, Purse, Traits
 from tacit.privacy.samplers import Cyclic, Sampler
 from tacit.privacy.wiring import Wiring
 from tacit.training.optimizer import Momentum
@@ -258,6 +259,8 @@ class BandedCentral(Central):
         return BandedPlan(mechanism, turns, capped_weights(population.sizes, privacy.weight_cap))
 
 
-def kind(experiment: Experiment) -> Central:
-    """The kind whose price rests on the secret of who was drawn, unless the sampler is public."""
+def kind(experiment: Experiment) -> Kind:
+    """Of records where that is the unit; else its price rests on the secret of who was drawn, unless the sampler is public."""
+    if experiment.privacy.sums_records:
+        return CentralRecords()
     return Central() if samplers.named(experiment.privacy.sampler).charges_all else BandedCentral()

@@ -1,0 +1,168 @@
+"""Central DP of records: one noise on the sum of all clipped gradients, and each client its own epsilon by its own rate."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import dp_accounting
+import numpy as np
+from dp_accounting import DpEvent
+
+from tacit.algorithms import Algorithm
+from tacit.algorithms.record_sums import RecordSums, SumNoise
+from tacit.data.population import Population
+from tacit.digest import mark
+from tacit.errors import BadInput, Refused
+from tacit.experiment import Experiment
+from tacit.privacy import samplers
+from tacit.privacy.accounting import price
+from tacit.privacy.guarantee import ONE_RECORD, Words
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.plan import Plan, Purse, Traits
+from tacit.privacy.rates import Rates, choose
+from tacit.privacy.samplers import Participation
+from tacit.privacy.wiring import Wiring, descent_of
+from tacit.types import Client
+
+MODELS = "everybody who sees the models (the server is trusted: it sees every client's sum of clipped gradients)"
+LEVEL = f"record level, {ONE_RECORD}, one Gaussian on the sum of all clients' Poisson batches"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordSumsPlan(Plan):
+    """One multiplier for all, and every client's own rate; `participations` are the rounds that both were chosen for.
+
+    Guarantee: record level, against everybody who sees the models; a round costs a client the sampled Gaussian of its own rate.
+    """
+
+    traits: ClassVar[Traits] = Traits(summed=True, trusts_server=True, own_training=True)
+
+    clip: float
+    chosen: Rates
+    sizes: np.ndarray = field(repr=False)
+    parameters: int
+    participations: int
+    sampler: Participation
+
+    @property
+    def training_clip(self) -> float:
+        """The norm that a record's gradient is clipped to."""
+        return self.clip
+
+    @property
+    def noise_multipliers(self) -> np.ndarray:
+        """The one multiplier."""
+        return np.array([self.chosen.multiplier])
+
+    @cached_property
+    def noise(self) -> SumNoise:
+        """The noise on a round's sum."""
+        largest = float((self.chosen.rates * self.sizes).max())
+        return SumNoise(self.chosen.multiplier, self.clip, len(self.sizes), largest, self.parameters)
+
+    def mechanism(self, client: Client) -> SampledGaussian:
+        """What the client's records go through in a round: drawn here, noised on the sum, priced for both."""
+        return self._mechanisms[client.index]
+
+    @cached_property
+    def _mechanisms(self) -> list[SampledGaussian]:
+        return [SampledGaussian(self.chosen.multiplier, self.clip, float(rate)) for rate in self.chosen.rates]
+
+    def key(self, client: Client | None) -> str:
+        """The client's mechanism; of the server, the noise and what sums are divided by."""
+        if client is None:
+            return repr((self.noise, self.chosen.batch(self.sizes)))
+        return repr((self.mechanism(client), self.noise, self.participations))
+
+    def digest(self) -> str:
+        """The noise, and all rates."""
+        return mark(repr((self.noise, self.participations)), self.chosen.rates.tobytes())
+
+    def rule(self, experiment: Experiment, population: Population) -> None:
+        """None: the server releases one noised sum."""
+
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """RecordSums. Raises BadInput for views of what are no images."""
+        train, names = wiring.experiment.train, wiring.population.names
+        records = dict(zip(names, (self.chosen.rates * self.sizes).tolist(), strict=True))
+        schedule = descent_of(wiring.experiment).schedule
+        return RecordSums(
+            self.mechanism, self.noise, records, train.learning_rate, schedule, wiring.optimizer, wiring.views
+        )
+
+    def words(self, experiment: Experiment) -> Words:
+        """Against everybody who sees the models; batches are the clients' secrets."""
+        who = f"Poisson batches, secret at each of {len(self.sizes)} clients at a rate of its own, and one noise on their sum"
+        return Words(MODELS, ONE_RECORD, who)
+
+    def title(self, experiment: Experiment) -> str:
+        """Names where the noise stands."""
+        return "central DP of records (noise once, on the sum)"
+
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        """A row for every group of clients with the same budget, each with its rates and what remains if batches are known."""
+        table, rates, z = [], self.chosen.rates, self.chosen.multiplier
+        for members in purse.groups():
+            ends = purse.ends(members)
+            left = [purse.rounds(k, self._mechanisms[k].event(), hint=self.participations) for k in ends]
+            known = ((dp_accounting.GaussianDpEvent(z), self.participations),)
+            table.append(
+                {
+                    **purse.whose(members),
+                    "noise_multiplier": [z, z],
+                    "sampling_rate": [float(rates[members].min()), float(rates[members].max())],
+                    "steps": [1, 1],
+                    "planned_rounds": self.participations,
+                    "affordable_rounds": [min(left), max(left)],
+                    "noise_over_batch": z / self.chosen.batch(self.sizes),
+                    "epsilon_batches_known": price.epsilon(known, delta=purse.population.delta),
+                    "accountant": purse.experiment.privacy.accountant,
+                    "guarantee": LEVEL,
+                }
+            )
+        return table
+
+
+class CentralRecords:
+    """The kind `central` with unit = "record": a trusted server adds the one noise that hides every record of every client."""
+
+    plans = RecordSumsPlan
+
+    def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
+        """The least noise over batch that all budgets pay for, and every client's rate under it.
+
+        Raises: BadInput for a budget without a limit, and one that allows no rate.
+        """
+        privacy, rounds = experiment.privacy, experiment.train.rounds
+        epsilons = np.asarray(population.to_spread, dtype=float)
+        if not np.isfinite(epsilons).all():
+            raise BadInput(
+                "epsilon = inf sets no limit, so no sampling rate follows from it: give every client a number."
+            )
+        chosen = choose(
+            epsilons,
+            np.asarray(population.sizes),
+            cost=_cost(rounds, population.delta, privacy.accountant),
+            rounds=rounds,
+            delta=population.delta,
+            parameters=size,
+            multiplier=privacy.noise_multiplier,
+            cap=privacy.rate_cap,
+        )
+        who = samplers.of(experiment, len(population))
+        return RecordSumsPlan(privacy.clip, chosen, np.asarray(population.sizes), size, rounds, who)
+
+    def refuse_at_site(self, experiment: Experiment) -> None:
+        """Raises Refused: sites do not draw batches for a server that noises once yet."""
+        raise Refused(
+            'privacy.kind = "central" with unit = "record" runs in simulations; a deployment has unit = "client".'
+        )
+
+
+def _cost(rounds: int, delta: float, accountant: str) -> Any:
+    def cost(z: float, rate: float) -> float:
+        one: DpEvent = dp_accounting.GaussianDpEvent(z)
+        event = one if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, one)
+        return price.epsilon(((event, rounds),), delta=delta, accountant=accountant)
+
+    return cost
