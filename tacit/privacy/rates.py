@@ -15,9 +15,9 @@ from tacit.errors import BadInput
 from tacit.privacy.accounting import rdp
 from tacit.privacy.accounting.calibrate import smallest
 
-TRIED = np.geomspace(0.3, 400.0, 60)  # multipliers; 160 was best among those that were tried for small budgets
+TRIED = np.geomspace(0.3, 400.0, 48)  # multipliers; 160 was best among those that were tried for small budgets
 NODES = np.concatenate(
-    [np.geomspace(1e-5, 0.5, 40), np.linspace(0.55, 1.0, 10)]
+    [np.geomspace(1e-5, 0.5, 26), np.linspace(0.55, 1.0, 6)]
 )  # rates between which a cheap price is interpolated
 WITHIN = 1.05  # of the least noise over batch: among these the largest rates are taken, which leave least to the batches' secrecy
 SMALLEST = 1e-5  # a client that is drawn more rarely takes part in nothing
@@ -71,7 +71,9 @@ def choose(
     options = [(z, *_capped(_interpolated(cheap, z, epsilons), sizes, z, rounds, parameters, cap)) for z in tried]
     noise = np.array([z / max(rates @ sizes, 1e-300) for z, rates, _ in options])
     z, _, found_cap = options[int(np.flatnonzero(noise <= noise.min() * WITHIN)[-1])]
-    if multiplier is None and cost(z, 1.0) <= epsilons.min():  # all of everybody in every round: the least noise that pays
+    if (
+        multiplier is None and cost(z, 1.0) <= epsilons.min()
+    ):  # all of everybody in every round: the least noise that pays
         z = min(z, smallest(lambda tried: cost(tried, 1.0), epsilon=float(epsilons.min())))
     exact = {epsilon: _largest(cost, z, epsilon) for epsilon in np.unique(epsilons)}
     rates = np.array([exact[epsilon] for epsilon in epsilons])

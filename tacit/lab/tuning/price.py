@@ -105,6 +105,10 @@ def refuse_unsearchable(experiment: Experiment) -> None:
             raise BadInput(f"[{table}] looks into every run, and of a search only the best is seen: leave it out.")
     if experiment.run.writers:
         raise BadInput("run.writers would be told of runs that lose, which nobody may see: leave it out.")
+    if privacy.sums_records:
+        raise BadInput(
+            'A search has no price yet where records\' sums are noised once: set privacy.unit = "client", or use `tacit compare`.'
+        )
     if experiment.privacy.sampler not in (None, "poisson"):
         raise BadInput(
             "No price is known for the best of runs whose cohorts are public, or of a fixed size: set privacy.sampler ="

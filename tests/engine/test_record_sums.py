@@ -1,0 +1,278 @@
+"""Noise once: sums of all clients' records under a trusted server, each client its own epsilon by its own rate."""
+
+import math
+import sqlite3
+from functools import partial
+
+import dp_accounting
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from statistical import has_std, is_normal, is_poisson_sampling
+
+import tacit
+from tacit.algorithms import finished
+from tacit.algorithms.record_sums import RecordSums, SumNoise
+from tacit.engine.assemble import build
+from tacit.errors import BadInput, Refused
+from tacit.lab.tuning.price import refuse_unsearchable
+from tacit.privacy.accounting import price
+from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.plan import kind_of
+from tacit.random import seeded
+from tacit.training.clipping import Trained, Workspace, clipped_sum_slow
+from tacit.training.optimizer import CONSTANT, Sgd
+from tacit.types import Bounded, Budget, Client, Message
+
+EPSILONS = (1.0, 2.0, 4.0, 9.0)
+SIZE = 400
+NAMES = ["a", "b", "c"]
+NOISE = SumNoise(2.0, clip=0.5, most=3, records=20.0, size=SIZE)
+
+
+def experiment(**changes):
+    values = {
+        "data": {"name": "digits", "clients": 4, "examples_per_client": 60},
+        "train": {"rounds": 6, "learning_rate": 1.0, "local_steps": 1},
+        "privacy": {"kind": "central", "unit": "record", "epsilon": EPSILONS, "delta": 1e-3, "rate_cap": 100.0},
+        "run": {"workers": 1},
+    }
+    for table, change in changes.items():
+        values[table] = values.get(table, {}) | change
+    return tacit.Experiment(**values)
+
+
+def algorithm(noise=NOISE, **changes):
+    rate = SampledGaussian(noise.noise_multiplier, noise.clip, 0.5)
+    settings = {"records": dict.fromkeys(NAMES, 20.0), "learning_rate": 1.0, "schedule": CONSTANT, "optimizer": Sgd()}
+    return RecordSums(lambda client: rate, noise, **settings | changes)
+
+
+def served(made, updates, *, seed=0):
+    state = made.init(torch.zeros(SIZE))
+    messages = [Message(name, {"update": update}) for name, update in updates.items()]
+    return finished(made.collect(state, round=0), messages, partial(seeded(seed), "server", 0))
+
+
+def test_the_noise_of_a_round_has_the_std_that_is_priced_and_not_two_thirds_or_three_halves_of_it():
+    made = algorithm()
+    sums = {name: torch.full((SIZE,), 0.01) for name in NAMES}
+    noise = torch.cat([served(made, sums, seed=n)[0].params + 0.03 / 60 for n in range(100)])
+    std = 2.0 * NOISE.sensitivity / 60
+    assert has_std(noise, std)
+    assert is_normal(noise, std)
+    assert not has_std(noise, std * 2 / 3)
+    assert not has_std(noise, std * 3 / 2)
+    assert 0.5 <= NOISE.sensitivity < 0.5 * 1.01
+
+
+def test_the_noise_is_drawn_once_however_many_clients_answer_and_the_divisor_is_theirs_who_did():
+    made = algorithm(SumNoise(1e-9, clip=0.5, most=3, records=20.0, size=SIZE))
+    for count in (1, 2, 3):
+        state, info = served(made, {name: torch.full((SIZE,), 0.3) for name in NAMES[:count]})
+        assert state.params[0] == pytest.approx(-0.3 / 20, rel=1e-5)
+        assert info["batch"] == 20.0 * count
+    few = algorithm()
+    widths = [
+        torch.cat([served(few, {n: torch.zeros(SIZE) for n in NAMES[:k]}, seed=s)[0].params for s in range(40)])
+        for k in (1, 3)
+    ]
+    assert has_std(widths[0], 2.0 * NOISE.sensitivity / 20)
+    assert has_std(widths[1], 2.0 * NOISE.sensitivity / 60)
+
+
+def test_a_record_moves_the_exact_sum_by_no_more_than_the_sensitivity_whatever_other_clients_send():
+    made, rng = algorithm(), torch.Generator().manual_seed(0)
+    longest = NOISE.length
+    for other in (
+        torch.zeros(SIZE),
+        torch.full((SIZE,), 3e38),
+        torch.randn(SIZE, generator=rng) * longest,
+        torch.full((SIZE,), -1e30),
+    ):
+        mine = torch.randn(SIZE, generator=rng).double()
+        mine *= 0.5 * longest / mine.norm()
+        record = torch.randn(SIZE, generator=rng).double()
+        record *= 0.5 / record.norm()
+        totals = []
+        for update in (mine, mine + record):
+            adding = made.collect(made.init(torch.zeros(SIZE)), round=0)
+            for name, vector in (("b", other), ("a", update.float()), ("c", other)):
+                adding.add(Message(name, {"update": vector}))
+            totals.append(adding.total.value())
+        assert float((totals[1] - totals[0]).norm()) <= NOISE.sensitivity
+
+
+def test_what_cannot_be_used_is_left_out_by_name_and_the_round_goes_on():
+    good = {"a": torch.zeros(SIZE)}
+    for bad in (torch.zeros(SIZE - 1), torch.zeros(SIZE, dtype=torch.float64), torch.full((SIZE,), math.nan)):
+        state, info = served(algorithm(), good | {"b": bad})
+        assert list(info["refused"]) == ["b"]
+        assert info["batch"] == 20.0
+        assert state.params.isfinite().all()
+    _, info = served(algorithm(), good | {"stranger": torch.zeros(SIZE)})
+    assert info["refused"] == {"stranger": "it is no client of this run"}
+
+
+def test_nothing_but_sums_that_were_clipped_to_the_priced_norm_leaves_a_client():
+    made, client = algorithm(), Client(0, "a", Budget(1.0, 1e-5), torch.zeros(3, 1), torch.zeros(3))
+    received = made.broadcast(made.init(torch.zeros(SIZE)), [client], round=0)
+    for update in (torch.zeros(SIZE), Bounded(torch.zeros(SIZE), 1.0)):
+        with pytest.raises(TypeError):
+            made.release(Trained(update), client, received)
+    assert made.release(Trained(Bounded(torch.zeros(SIZE), 0.5)), client, received).tensors["update"].shape == (SIZE,)
+
+
+def test_batches_are_drawn_at_the_rate_that_is_charged_and_every_gradient_is_clipped():
+    parts = build(experiment(privacy={"epsilon": (0.5, 8.0, 8.0, 8.0)}, train={"rounds": 60}))
+    algorithm, client = parts.algorithm, parts.population[0]
+    mechanism = algorithm.mechanism(client)
+    drawn = [mechanism.sample({}, seeded(n)("batch"), client.size)[1] for n in range(400)]
+    rate = mechanism.sampling_rate
+    assert 0.05 < rate < 1.0
+    assert is_poisson_sampling(drawn, size=client.size, rate=rate)
+    assert algorithm.cost(client).event.sampling_probability == rate
+    work = Workspace(parts.model, parts.theta, 1.0, 256, losses=parts.losses)
+    sums = []
+    for seed in range(20):
+        received = algorithm.broadcast(algorithm.init(parts.params), [client], round=0)
+        trained = algorithm.train(work, received, client, seeded(seed))
+        batch = mechanism.sample({}, seeded(seed)("train"), client.size)[1]
+        slow = clipped_sum_slow(work.model, client.x[batch], client.y[batch], clip=1.0)
+        assert torch.allclose(trained.update.vector.float(), slow, atol=1e-4)
+        sums.append(float(trained.update.vector.norm()) / len(batch))
+    assert max(sums) <= 1.0
+
+
+def test_every_client_pays_for_its_own_rate_and_no_more_than_its_own_epsilon(tmp_path):
+    history = tacit.run(experiment(), out=tmp_path / "run")
+    charges = sqlite3.connect(tmp_path / "run" / "ledger.db")
+    rows = charges.execute(
+        "SELECT client, round, text FROM charges JOIN events ON events.id = charges.event"
+    ).fetchall()
+    assert len(rows) == 4 * 6
+    spent = {}
+    for name in {row[0] for row in rows}:
+        events = [(price.from_text(text), 1) for client, _, text in rows if client == name]
+        spent[name] = price.epsilon(price.compose(events), delta=1e-3)
+    rates = history.summary  # one multiplier for all
+    assert rates["rounds"] == 6
+    for name, epsilon in zip(sorted(spent), EPSILONS, strict=True):
+        assert epsilon * 0.9 < spent[name] <= epsilon or spent[name] <= epsilon
+    assert spent["client-0"] <= 1.0
+    assert spent["client-0"] < spent["client-3"]
+    assert "add or remove one record" in history.sentence
+    assert "the server is trusted" in history.sentence
+
+
+def test_the_charge_is_on_disk_before_a_gradient_is_computed(tmp_path, monkeypatch):
+    seen = []
+    train = RecordSums.train
+
+    def watched(self, work, received, client, derive):
+        ledger = sqlite3.connect(tmp_path / "run" / "ledger.db")
+        seen.append(ledger.execute("SELECT COUNT(*) FROM charges").fetchone()[0])
+        return train(self, work, received, client, derive)
+
+    monkeypatch.setattr(RecordSums, "train", watched)
+    tacit.run(experiment(train={"rounds": 2}), out=tmp_path / "run")
+    assert seen == [4] * 4 + [8] * 4
+
+
+def test_no_noise_no_clip_and_full_batches_are_one_step_of_gradient_descent(tmp_path):
+    """The slow twin: the mean gradient of all clients' rows, by autograd."""
+    loud = {"epsilon": 1e9, "noise_multiplier": 1e-3, "clip": 30.0, "rate_cap": 1.0}
+    made = experiment(privacy=loud, train={"rounds": 1})
+    parts = build(made)
+    assert all(parts.algorithm.mechanism(parts.population[k]).sampling_rate == 1 for k in range(4))
+    before = {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
+    loss = torch.nn.functional.cross_entropy(parts.model(parts.population.x), parts.population.y)
+    names, parameters = zip(*parts.model.named_parameters(), strict=True)
+    gradients = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+    tacit.run(made, out=tmp_path / "run")
+    after = load_file(tmp_path / "run" / "model.safetensors")
+    for name in names:
+        assert gradients[name].norm() > 0.01
+        assert torch.allclose(after[name] - before[name], -gradients[name], atol=1e-3)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_pays_once(tmp_path):
+    whole = tacit.run(experiment(), out=tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def stop(record):
+        if record["round"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        tacit.run(experiment(), out=tmp_path / "part", observe=stop)
+    part = tacit.run(experiment(), out=tmp_path / "part", resume=True)
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "part"))
+    assert one == other
+    assert whole.summary["guarantee"]["epsilon"] == part.summary["guarantee"]["epsilon"]
+
+
+def test_loose_clients_are_drawn_more_often_up_to_the_cap():
+    wide, capped = (
+        build(experiment(privacy={"rate_cap": cap, "epsilon": (0.3, 0.3, 0.3, 9.0)})).plan.chosen.rates
+        for cap in (100.0, 1.5)
+    )
+    assert wide.max() / wide.min() > 3
+    assert capped.max() / capped.min() <= 1.5 + 1e-9
+    default = build(experiment(privacy={"rate_cap": None, "epsilon": (0.3, 0.3, 0.3, 9.0)})).plan.chosen
+    assert default.rates.max() / default.rates.min() <= 2.0 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"train": {"local_steps": 5}}, "set train.local_steps = 1"),
+        ({"train": {"local_steps": None, "local_epochs": 1}}, "set train.local_steps = 1"),
+        ({"train": {"sampling_rate": 0.5}}, "at the rate that its epsilon pays for"),
+        ({"train": {"batch_size": 8}}, "at the rate that its epsilon pays for"),
+        ({"train": {"clients_per_round": 2}}, "all clients are in every round"),
+        ({"train": {"momentum": 0.9}}, "train.momentum has no effect"),
+        ({"audit": {"canaries": 20}}, "Canaries are not planted"),
+        ({"attack": {"kind": "replacement"}}, "Malicious clients are not simulated"),
+        ({"privacy": {"rate_cap": 0.5}}, "rate_cap"),
+        ({"privacy": {"sampler": "poisson"}}, "sampler"),
+        ({"data": {"held_out": 0.2}}, "priced per record"),
+    ],
+)
+def test_what_cannot_stand_beside_it_is_refused_in_one_sentence(change, why):
+    with pytest.raises(BadInput, match=why) as refused:
+        experiment(**change)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_has_no_price_or_no_wire_yet_is_refused():
+    with pytest.raises(BadInput, match="A search has no price"):
+        refuse_unsearchable(experiment())
+    with pytest.raises(Refused, match="simulations"):
+        kind_of(experiment()).refuse_at_site(experiment())
+    with pytest.raises(BadInput, match="sets no limit"):
+        build(experiment(privacy={"epsilon": (1.0, 2.0, 3.0, math.inf)}))
+    with pytest.raises(BadInput, match="probability below 1e-05"):
+        build(experiment(privacy={"epsilon": 1e-9, "noise_multiplier": 0.5, "delta": 1e-9}))
+
+
+def test_the_promise_is_kept_where_the_rate_of_one_client_is_twice_what_was_priced():
+    """What a test of rates must see: at 1.5 times the rate the price passes the budget."""
+    plan = build(experiment(privacy={"epsilon": 0.5}, train={"rounds": 60})).plan
+    rate, z = float(plan.chosen.rates.max()), plan.chosen.multiplier
+    event = (
+        dp_accounting.PoissonSampledDpEvent(min(1.0, rate), dp_accounting.GaussianDpEvent(z))
+        if rate < 1
+        else dp_accounting.GaussianDpEvent(z)
+    )
+    assert price.epsilon(((event, 60),), delta=1e-3) <= 0.5
+    less = (
+        dp_accounting.GaussianDpEvent(z * 2 / 3)
+        if rate == 1
+        else dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z * 2 / 3))
+    )
+    assert price.epsilon(((less, 60),), delta=1e-3) > 0.5
+    assert np.isfinite(z)
