@@ -7,7 +7,6 @@ import datetime
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import resources
 from itertools import accumulate
 from typing import Any
@@ -53,7 +52,8 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool
     places = range(done) if live else shown_places([record["score"] is not None for record in every])
     shown = [every[i] for i in places if i >= since]
     promise, curves, clients, last = _privacy(files, quick=quick)
-    refused = [(r["round"] + 1, str(name), str(why)) for r in files.rounds for name, why in _refusals(r)]
+    refusing = [(r["round"] + 1, r["refused"]) for r in files.rounds if isinstance(r.get("refused"), dict)]
+    refused = [(number, str(name), str(why)) for number, each in refusing for name, why in each.items()]
     return {
         "kind": "run",
         "metric": metric_facts(files),
@@ -93,10 +93,11 @@ def metric_facts(files: RunFiles) -> dict[str, Any]:
     """The metric that stands for a run, for the page: its name for people, whether it is a share of 1, and what is known of it."""
     known = files.measured
     interval, table = known.get("interval"), (files.summary or {}).get("metrics", {})
+    tested = [record["score"] for record in files.rounds if record["score"] is not None]  # of a run that goes on
     return {
         "name": metrics.words(files.metric),
         "share": metrics.is_share(files.metric),
-        "value": short(known.get("value", _last_score(files))),
+        "value": short(known.get("value", tested[-1] if tested else None)),
         "baseline": short(known.get("baseline")),
         "interval": [short(end) for end in interval] if interval else None,
         "all": [[metrics.words(key), *_measured(one), short(one.get("baseline"))] for key, one in table.items()],
@@ -107,11 +108,6 @@ def metric_facts(files: RunFiles) -> dict[str, Any]:
         ],
         "classes": (files.clients or {}).get("classes", []),
     }
-
-
-def _last_score(files: RunFiles) -> float | None:
-    """Of a run that goes on: what the last model that was tested reached."""
-    return next((record["score"] for record in reversed(files.rounds) if record["score"] is not None), None)
 
 
 def shown_places(tested: Sequence[bool]) -> list[int]:
@@ -154,8 +150,8 @@ def _per_client(files: RunFiles) -> dict[str, Any] | None:
         "kept": files.experiment.data.own_share is not None,
         "names": [name for _, name, _ in known],
         "values": [short(value) for value, _, _ in known],
-        "low": [short(low) for _, _, (low, _) in known],
-        "high": [short(high) for _, _, (_, high) in known],
+        "low": [short(ends[0]) for *_, ends in known],
+        "high": [short(ends[1]) for *_, ends in known],
     }
 
 
@@ -172,15 +168,8 @@ def personal(files: RunFiles) -> dict[str, Any] | None:
         each = [[_measured(one["metrics"][key][model]) for model in models] for one in known[:MOST_CLIENTS]]
         names = [[one["client"], short(one["epsilon"]), one["trained_on"], one["rows"]] for one in known[:MOST_CLIENTS]]
         means = [_measured(mean[name]) for name in (*models, "own_less_alone", "own_less_common")] if known else []
-        told.append(
-            {
-                "metric": metrics.words(key),
-                "share": metrics.is_share(key),
-                "clients": names,
-                "models": each,
-                "means": means,
-            }
-        )
+        words = {"metric": metrics.words(key), "share": metrics.is_share(key)}
+        told.append(words | {"clients": names, "models": each, "means": means})
     return {
         "kind": found["kind"],
         "told": told,
@@ -202,15 +191,8 @@ def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return found
 
 
-def _refusals(record: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Messages that the server of a round could not use, as (client, why)."""
-    refused = record.get("refused")
-    return list(refused.items()) if isinstance(refused, dict) else []
-
-
 def _with_totals(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records with the bytes until then: summed before a curve is thinned."""
-    up = accumulate(record["uplink_bytes"] for record in records)
+    up = accumulate(record["uplink_bytes"] for record in records)  # summed before a curve is thinned
     down = accumulate(record["downlink_bytes"] for record in records)
     totals = zip(records, up, down, strict=True)
     return [record | {"uplink_total": sent, "downlink_total": received} for record, sent, received in totals]
@@ -238,17 +220,12 @@ def stages(records: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def settings(experiment: Experiment) -> list[list[Any]]:
     """Sections of [key, value, whether it is the default's], resolved."""
-    usual, own = Experiment().model_dump(), experiment.model_dump()
-    sections = []
-    for name, table in own.items():
-        if isinstance(table, dict):
-            rows = [
-                [key, text(value), (usual[name] or {}).get(key) == value]
-                for key, value in table.items()
-                if value is not None
-            ]
-            sections.append([name, rows])
-    return sections
+    usual = Experiment().model_dump()
+    return [
+        [name, [[key, text(one), (usual[name] or {}).get(key) == one] for key, one in table.items() if one is not None]]
+        for name, table in experiment.model_dump().items()
+        if isinstance(table, dict)
+    ]
 
 
 def text(value: Any) -> str:
@@ -316,22 +293,28 @@ def _sentence(files: RunFiles, promise: dict[str, Any] | None) -> str:
     spent = promise["epsilon"]
     fields = {key: value for key, value in promise.items() if key not in ("epsilon", "assumes")}
     ends = {f"epsilon_{key}": value for key, value in spent.items()}
-    so_far = Guarantee(**fields, **ends, assumes=tuple(promise["assumes"]))
+    so_far = sentence(Guarantee(**fields, **ends, assumes=tuple(promise["assumes"])))
     if spent["max"]:
-        return "So far: " + sentence(so_far)
+        return f"So far: {so_far}"
     unlimited = "; what each client has spent so far is below, and none can spend more than its own limit."
-    return sentence(replace(so_far)).partition("; the epsilon spent")[0] + unlimited
+    return so_far.partition("; the epsilon spent")[0] + unlimited
 
 
 def _clients(known: dict[str, Any] | None, spent: list[float] | None, taken: list[int] | None) -> dict[str, Any] | None:
     if known is None:
         return None
-    total, sizes = len(known["names"]), sorted(known["records"])
+    total, sizes, names = len(known["names"]), sorted(known["records"]), [str(name) for name in known["names"]]
     found: dict[str, Any] = {"count": total, "records": [sizes[0], sizes[total // 2], sizes[-1]] if sizes else None}
-    if total <= MOST_CLIENTS:
-        found |= {"names": [str(name) for name in known["names"]], "sizes": known["records"], "limits": known["limits"]}
-        found |= {"spent": [short(value, up=True) for value in spent] if spent else None, "taken": taken}
-    return found
+    if total > MOST_CLIENTS:
+        return found
+    prices = [short(value, up=True) for value in spent] if spent else None
+    return found | {
+        "names": names,
+        "sizes": known["records"],
+        "limits": known["limits"],
+        "spent": prices,
+        "taken": taken,
+    }
 
 
 def _labels(known: dict[str, Any] | None) -> dict[str, Any] | None:

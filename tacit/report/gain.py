@@ -28,11 +28,8 @@ from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.personal.everybody import Sites, expected
-from tacit.privacy.plan import kind_of, sampler_of
+from tacit.privacy.plan import kind_of
 from tacit.random import seeded
-
-# Sites of a federation that nobody has read a row of: their names and epsilons from the experiment, their rows as
-# somebody says.
 
 FILES = ("csv", "npz")
 
@@ -61,18 +58,16 @@ def sites_of(experiment: Experiment, names: tuple[str, ...], sizes: np.ndarray, 
 
 
 def _names(experiment: Experiment) -> tuple[str, ...]:
-    """The sites, by the table of their epsilons, or as rows are dealt out."""
     epsilon, data = experiment.privacy.epsilon, experiment.data
     if isinstance(epsilon, dict) and set(epsilon) != {"file"}:
         return tuple(epsilon)
-    if isinstance(epsilon, tuple):
-        return tuple(f"client-{index}" for index in range(len(epsilon)))
-    if data.name in FILES and "clients" not in data.model_fields_set:
+    count = len(epsilon) if isinstance(epsilon, tuple) else data.clients
+    if not isinstance(epsilon, tuple) and data.name in FILES and "clients" not in data.model_fields_set:
         raise BadInput(
             "Without rows nothing says how many sites there are: name them in privacy.epsilon, as in epsilon = {north = 1.0,"
             " coast = 3.0}, or say --set data.clients=3."
         )
-    return tuple(f"client-{index}" for index in range(data.clients))
+    return tuple(f"client-{index}" for index in range(count))
 
 
 def _looks(experiment: Experiment, columns: int | None) -> Dataset:
@@ -118,7 +113,7 @@ SUFFIXES = (".png", ".svg")
 
 @dataclass(frozen=True)
 class Gains:
-    """What was asked, what every site may expect at its epsilon, and one site's gains if everybody allowed an epsilon."""
+    """What every site may expect at its epsilon, and one site's gains if everybody allowed an epsilon."""
 
     taus: tuple[float, ...]
     parameters: int
@@ -146,11 +141,11 @@ def of_experiment(
     site: str | None = None,
     columns: int | None = None,
 ) -> Gains:
-    """What sites may expect of joining. `rows` takes the place of every site's number, and then no row is read; `columns` is how
-    many features one has, where the experiment does not say it. `site` names the one whose curve is drawn.
+    """What sites may expect of joining; `site` names the one whose curve is drawn.
 
-    Raises: BadInput for a kind of privacy in which a site adds no noise of its own to gradients of records, and for a site or a
-    number that there is not.
+    `rows` takes the place of every site's number, and then no row is read; `columns` is how many features one has, where the
+    experiment does not say it. Raises: BadInput for a kind of privacy in which a site adds no noise of its own to gradients of
+    records, and for a site or a number that there is not.
     """
     privacy = experiment.privacy
     if not privacy.noises_records:
@@ -160,14 +155,13 @@ def of_experiment(
         )
     if tau is not None:
         check.at_least(0, tau=tau)
-    if rows is not None:
-        check.at_least(1, rows=rows)
-    if rows is None and columns is not None:
-        raise BadInput("columns=N is for rows that nobody has read: say rows=N too, or leave it out.")
-    if rows is not None:
-        dataset, population = unread(experiment, rows=rows, columns=columns)
-    else:
+    if rows is None:
+        if columns is not None:
+            raise BadInput("columns=N is for rows that nobody has read: say rows=N too, or leave it out.")
         dataset, _, population = clients(experiment)
+    else:
+        check.at_least(1, rows=rows)
+        dataset, population = unread(experiment, rows=rows, columns=columns)
     sizes = population.sizes
     middle = int(np.argsort(sizes, kind="stable")[len(sizes) // 2])
     if site is not None and site not in population.names:
@@ -181,21 +175,16 @@ def of_experiment(
     now = noise(population.epsilons)
     by_epsilon = {epsilon: noise(np.full(len(population), epsilon)) for epsilon in EPSILONS}
     curves = {t: [_gains(Sites(sizes, by_epsilon[e], t**2), chosen, e) for e in EPSILONS] for t in taus}
-    told = [
+    sites = [
         {"site": population.names[m], "rows": int(sizes[m]), "epsilon": float(population.epsilons[m])}
         | {"gains": [_gains(Sites(sizes, now, t**2), m) | {"tau": t} for t in taus]}
         for m in _some(sizes, population)
     ]
     pays = {t: {"common": _from(curve, "common", 0.0), "own": _from(curve, "own", PAYS)} for t, curve in curves.items()}
     half = {t: _gains(Sites(sizes, 2 * now, t**2), chosen) for t in taus}
-    asked = _asked(experiment, len(population))
-    return Gains(taus, size, told, population.names[chosen], curves, pays, len(population), asked, half)
-
-
-def _asked(experiment: Experiment, everybody: int) -> dict[str, float]:
-    """In how many rounds a site is expected to be asked, where chance draws cohorts, and how many rounds there are."""
-    rounds = experiment.train.rounds
-    return {"rounds": sampler_of(experiment, everybody).rate * rounds, "of": float(rounds)}
+    share = min(1.0, (experiment.train.clients_per_round or len(population)) / len(population))
+    asked = {"rounds": share * experiment.train.rounds, "of": float(experiment.train.rounds)}
+    return Gains(taus, size, sites, population.names[chosen], curves, pays, len(population), asked, half)
 
 
 def noises(experiment: Experiment, population: Population, sizes: np.ndarray, *, parameters: int) -> np.ndarray:
@@ -214,25 +203,21 @@ def _gains(sites: Sites, index: int, epsilon: float | None = None) -> dict[str, 
 
 
 def _some(sizes: np.ndarray, population: Population) -> Sequence[int]:
-    """Every site; of many, some from the smallest to the largest."""
     if len(population) <= MOST_SITES:
         return range(len(population))
-    order = np.argsort(sizes, kind="stable")
+    order = np.argsort(sizes, kind="stable")  # of many, some from the smallest to the largest
     return [int(order[k]) for k in np.linspace(0, len(order) - 1, MOST_SITES).round().astype(int)]
 
 
 def _from(curve: list[dict[str, float]], which: str, least: float) -> float | None:
     """The epsilon at which a gain passes `least`, between two that were tried; None where none of them does."""
-    before: dict[str, float] | None = None
-    for point in curve:
-        if point[which] > least:
-            if before is None:
-                return point["epsilon"]
-            part = (least - before[which]) / (point[which] - before[which])
-            low, high = math.log(before["epsilon"]), math.log(point["epsilon"])
-            return math.exp(low + part * (high - low))
-        before = point
-    return None
+    above = next((place for place, point in enumerate(curve) if point[which] > least), None)
+    if not above:
+        return None if above is None else curve[0]["epsilon"]
+    before, point = curve[above - 1], curve[above]
+    part = (least - before[which]) / (point[which] - before[which])
+    low, high = math.log(before["epsilon"]), math.log(point["epsilon"])
+    return math.exp(low + part * (high - low))
 
 
 def assumptions(gains: Gains) -> list[str]:
@@ -330,9 +315,6 @@ def draw(path: Path, gains: Gains) -> None:
     axes.legend()
     figure.savefig(path)
 
-
-# How much the sites of a finished run differ, in the units of `tacit plan --gain`: from what its rule estimated, at no
-# price.
 
 SOMETHING = Dataset(
     "", torch.zeros(1, 1), torch.zeros(1), torch.zeros(0, 1), torch.zeros(0), ()

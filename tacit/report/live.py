@@ -78,28 +78,28 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers with the page or its data, and refuses every other host, secret and path."""
-        if self.headers.get("Host") not in self.server.hosts:
-            self._answer(HTTPStatus.FORBIDDEN, b"This page is served to 127.0.0.1 alone.\n", "text/plain")
-            return
+        known: dict[str, Callable[[dict[str, list[str]]], None]] = {"": self._page, "data": self._data}
         try:
             url = urlsplit(self.path)
         except ValueError:
-            self._answer(HTTPStatus.BAD_REQUEST, b"This is no address.\n", "text/plain")
-            return
-        token, _, rest = url.path.removeprefix("/").partition("/")
-        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            self._answer(
-                HTTPStatus.FORBIDDEN, b"Open the address that `tacit report --live` has printed.\n", "text/plain"
-            )
-            return
-        known: dict[str, Callable[[dict[str, list[str]]], None]] = {"": self._page, "data": self._data}
-        if rest not in known:
-            self._answer(HTTPStatus.NOT_FOUND, b"There is only the page and its data here.\n", "text/plain")
-            return
-        try:
-            known[rest](parse_qs(url.query))
-        except TacitError as error:
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n".encode(), "text/plain")
+            url = None
+        token, _, rest = url.path.removeprefix("/").partition("/") if url else ("", "", "")
+        if self.headers.get("Host") not in self.server.hosts:
+            self._refuse(HTTPStatus.FORBIDDEN, "This page is served to 127.0.0.1 alone.")
+        elif url is None:
+            self._refuse(HTTPStatus.BAD_REQUEST, "This is no address.")
+        elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            self._refuse(HTTPStatus.FORBIDDEN, "Open the address that `tacit report --live` has printed.")
+        elif rest not in known:
+            self._refuse(HTTPStatus.NOT_FOUND, "There is only the page and its data here.")
+        else:
+            try:
+                known[rest](parse_qs(url.query))
+            except TacitError as error:
+                self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self._answer(status, f"{why}\n".encode(), "text/plain")
 
     def _page(self, query: dict[str, list[str]]) -> None:
         self._answer(HTTPStatus.OK, render(self.server.data(0)).encode(), "text/html")
@@ -180,20 +180,20 @@ def page_meanwhile(
 
     Where the folder is not `opened` yet, it may hold another run, and whoever opens it makes the first page (`Pages.begin`).
     """
-    pages = Pages(folder)
-    if on and opened:
+    pages = Pages(folder) if on else None
+    if pages and opened:
         pages.begin()
 
     def both(record: dict[str, Any]) -> None:
         if observe:
             observe(record)
-        if on:
+        if pages:
             pages.keep()
 
     try:
         yield both
     except BaseException:
-        if on:
+        if pages:
             pages.keep(now=True)
         raise
 

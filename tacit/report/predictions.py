@@ -22,9 +22,6 @@ from tacit.parts.metrics import Answers
 from tacit.parts.tasks import chosen
 from tacit.predict import Numbers, Predictions, Predictor
 
-# What predictions are worth where rows have labels: by the run's own metric and loss, so that the same rows give its
-# figures.
-
 
 class Judge:
     """Gathers scores and targets block by block, rows without a target left out."""
@@ -60,11 +57,9 @@ class Judge:
 
     def sentences(self) -> Iterator[str]:
         """What is said of it."""
-        if not self.labelled:
-            return
-        value = self.value()
+        value = self.value() if self.labelled else None
         parts = [f"{metrics.words(value[0])} {value[1]:.4f}"] if value else []
-        parts += [f"loss {self.loss / self.labelled:.4f}"] if self._loss is not None else []
+        parts += [f"loss {self.loss / self.labelled:.4f}"] if self._loss is not None and self.labelled else []
         if parts:
             text = f"{', '.join(parts)} on the {self.labelled} that have a label."
             yield text[0].upper() + text[1:]
@@ -168,39 +163,36 @@ def _block(predictor: Predictor, table: Table, label: str | None, told: Told) ->
     told.left_out += int((~found.kept).sum())
     told.changes.update(counted(found.changes, None))
     if label is not None and told.judge is not None:
-        read = _labels if predictor.encoder.classes else _targets
-        targets, known = (torch.from_numpy(part[found.kept]) for part in read(table, label, predictor.encoder))
+        read = _targets(table, label, predictor.encoder)
+        targets, known = (torch.from_numpy(part[found.kept]) for part in read)
         told.judge.add(scores, targets, known)
     return predictor.decided(scores if found.kept.all() else predictor.filled(scores, found.kept))
 
 
 def _targets(table: Table, label: str, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
-    """The number of each row, and whether it has one. Raises BadData for a cell that says none."""
-    values, known = np.zeros(len(table.lines), np.float32), np.zeros(len(table.lines), bool)
-    for row, cell in enumerate(map(str, table.columns[label])):
-        found = number(cell)
+    """The number or the class of each row, and whether it has one. Raises BadData for a cell that says none."""
+    meant, code_of = class_of(encoder.classes), {name: code for code, name in enumerate(encoder.classes)}
+
+    def read(cell: str) -> float | int | None:
+        if not encoder.classes:
+            return number(str(cell))
+        name = meant.get(cell, meant.get(plain(cell)))
+        return None if name is None else code_of[name]
+
+    lines = len(table.lines)
+    values, known = np.zeros(lines, np.int64 if encoder.classes else np.float32), np.zeros(lines, bool)
+    for row, cell in enumerate(table.columns[label]):
+        found = read(cell)
         if found is not None:
             values[row], known[row] = found, True
         elif cell not in MISSING:
-            raise BadData(
-                f"{table.place(row)} has the target {cell!r}, which is no finite number: correct it.", cell=cell
+            what = (
+                "the label {!r}, which is no class of the model"
+                if encoder.classes
+                else "the target {!r}, which is no finite number"
             )
+            raise BadData(f"{table.place(row)} has {what.format(cell)}: correct it.", cell=cell)
     return values, known
-
-
-def _labels(table: Table, label: str, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
-    """The class of each row, and whether it has one. Raises BadData for a label that is no class."""
-    meant, code_of = class_of(encoder.classes), {name: code for code, name in enumerate(encoder.classes)}
-    codes, known = np.zeros(len(table.lines), np.int64), np.zeros(len(table.lines), bool)
-    for row, cell in enumerate(table.columns[label]):
-        name = meant.get(cell, meant.get(plain(cell)))
-        if name is not None:
-            codes[row], known[row] = code_of[name], True
-        elif cell not in MISSING:
-            raise BadData(
-                f"{table.place(row)} has the label {cell!r}, which is no class of the model: correct it.", cell=cell
-            )
-    return codes, known
 
 
 def _write(writer: "Writer", table: Table, found: Predictions | Numbers) -> None:

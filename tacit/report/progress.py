@@ -1,6 +1,7 @@
 """What a person sees while a run goes on."""
 
 import time
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group
@@ -45,32 +46,28 @@ class Display:
     def ready(self, parts: Parts, past: list[dict[str, Any]]) -> None:
         """Says what is about to run."""
         experiment, population = parts.experiment, parts.population
-        self._rounds, self._metric = experiment.train.rounds, headline(experiment)
+        self._rounds, self._metric, self._unit = experiment.train.rounds, headline(experiment), population.unit
         self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
-        self._unit = population.unit
-        promise = _promise(parts, self._limits)
+        say = partial(self._console.print, highlight=False)
         fixed = sum(parameter.numel() for _, parameter in frozen(parts.model))
         trained = f"{parts.params.numel():,} parameters{f' that train on {fixed:,} that are frozen' if fixed else ''}"
         sizes = f"{len(population):,} clients, {len(population.y):,} records, {trained}"
-        self._console.print(f"[bold]{escape(experiment.name)}[/]: {sizes}, {escape(promise)}.", highlight=False)
+        say(f"[bold]{escape(experiment.name)}[/]: {sizes}, {escape(_promise(parts, self._limits))}.")
         if parts.before.runs:
-            self._console.print(Text(_shared(parts)))
+            say(Text(_shared(parts)))
         if parts.together:
-            where = ", ".join(parts.experiment.run.devices)
-            self._console.print(
-                f"Clients are trained at once on {where}, at most {parts.together} together.", highlight=False
-            )
+            where = ", ".join(experiment.run.devices)
+            say(f"Clients are trained at once on {where}, at most {parts.together} at a time.")
         for note in parts.dataset.notes:
-            self._console.print(Text(f"Note: {note}."))
+            say(Text(f"Note: {note}."))
         if len(past) >= self._rounds:
-            self._console.print(f"This run is finished: its {len(past)} rounds are done, and nothing is left to train.")
+            say(f"This run is finished: its {len(past)} rounds are done, and nothing is left to train.")
         elif past:
-            self._console.print(f"Resuming after round {len(past)}.", highlight=False)
+            say(f"Resuming after round {len(past)}.")
         if self._console.is_terminal:
             self._task = self._bar.add_task("round", total=self._rounds, completed=len(past), speed="")
-            self._live = Live(
-                self._panel(past[-1] if past else {}), console=self._console, refresh_per_second=4, transient=True
-            )
+            panel = self._panel(past[-1] if past else {})
+            self._live = Live(panel, console=self._console, refresh_per_second=4, transient=True)
             self._live.start()
 
     def observe(self, record: dict[str, Any]) -> None:
@@ -79,16 +76,12 @@ class Display:
         if self._live:
             self._bar.update(self._task, completed=done, speed=speed(record))
             self._live.update(self._panel(record))
-        elif (
-            done % max(1, self._rounds // LINES) == 0
-            or done == self._rounds
-            or time.monotonic() - self._printed > EVERY_SECONDS
-        ):
+            return
+        due = done % max(1, self._rounds // LINES) == 0 or done == self._rounds
+        if due or time.monotonic() - self._printed > EVERY_SECONDS:
             self._printed = time.monotonic()
-            self._console.print(
-                f"round {done}/{self._rounds}  " + "  ".join(f"{k} {v}" for k, v in self._facts(record).items()),
-                highlight=False,
-            )
+            facts = "  ".join(f"{name} {value}" for name, value in self._facts(record).items())
+            self._console.print(f"round {done}/{self._rounds}  {facts}", highlight=False)
 
     def _panel(self, record: dict[str, Any]) -> Panel:
         table = Table.grid(padding=(0, 2))

@@ -61,7 +61,7 @@ def test_a_sites_page_has_its_promise_its_spending_and_what_it_gets_from_joining
     assert account.sealed <= float(total[-1].removeprefix("≤ ")) <= account.sealed + 1e-3
     told = json.loads((site / "runs" / RUN / "comparison.json").read_text())["metrics"]["accuracy"]
     drawn = browser.value("[...document.querySelectorAll('svg.chart')].map(s => s.getAttribute('aria-label'))")
-    assert f"held-out rows: alone {told['alone']['value']:.3f}, common {told['common']['value']:.3f}" in drawn[0]
+    assert f"held-out rows: alone {told['alone']['value']:.3f}, global {told['common']['value']:.3f}" in drawn[0]
     assert EVIL[0] in drawn[0]
     assert browser.value("document.querySelectorAll('img, [onload], [onerror]').length") == 0
     for words in ("undefined", "NaN", "[object"):
