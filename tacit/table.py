@@ -96,9 +96,7 @@ EPSILON = Kind(_epsilon, ("_min", "_max", "_delta"), tuple)
 @dataclass(frozen=True)
 class Column:
     """One column. Without a `heading` it is for programs alone, without a `key` for people alone.
-
-    A text among numbers stands in for one that is not there: people read it, programs find null.
-    """
+    A text among numbers stands in for one that is not there: people read it, programs find null."""
 
     heading: str
     values: Sequence[Any]

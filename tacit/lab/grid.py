@@ -38,13 +38,10 @@ def compare(
     ledger: Path | str | None = None,
 ) -> list[Row]:
     """Runs every combination of `vary` with `seeds` seeds, writes tables and figures into `out`, and returns a row per cell.
-
     The first seed is the experiment's `run.seed`. A finished run is never run again; with `resume` an unfinished one goes on. A run
     that fails has its sentence in `row.runs`, and the others go on. Raises BadInput or RunExists before anything starts.
-
     With `ledger` all runs are charged to that file, which other runs on the same data may share, each with its part of
-    privacy.delta; a grid that the clients cannot pay for as a whole raises BudgetExhausted before anything starts.
-    """
+    privacy.delta; a grid that the clients cannot pay for as a whole raises BudgetExhausted before anything starts."""
     folder, values = Path(out), with_ledger(plain(experiment), vary, seeds=seeds, ledger=ledger)
     jobs = cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
@@ -77,9 +74,7 @@ def with_ledger(
     values: dict[str, Any], vary: Mapping[str, Sequence[Any]], *, seeds: int, ledger: Path | str | None
 ) -> dict[str, Any]:
     """The values of an experiment with a ledger that all runs share, each with an equal part of delta unless one is said.
-
-    Raises BadInput as `expand`.
-    """
+    Raises BadInput as `expand`."""
     if ledger is None:
         return values
     runs = len(expand(values, vary, seeds=seeds)) * seeds

@@ -43,14 +43,10 @@ def stats(
     force: bool = False,
 ) -> dict[str, Any]:
     """Counts, means and quantiles of the experiment's columns over all clients: of those that are named, else of all and the label.
-
     Each client's answer costs `share` of what is left of its epsilon. With `privacy.ledger` that is charged where training is.
-
     Guarantee: as for a round: paid on disk before noise is drawn, and drawn once; a folder that has answers is asked nothing again.
-
     Raises: BadInput for a column that cannot be counted and for a kind of privacy that has no price per record; BudgetExhausted
-    where nobody can pay; LedgerError where answers and ledger do not fit together.
-    """
+    where nobody can pay; LedgerError where answers and ledger do not fit together."""
     check.rate(share=share)
     refuse_per_client(experiment, "Statistics are priced per record")
     path = Path(out or new_folder(f"{experiment.name}-stats"))

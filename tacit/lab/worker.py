@@ -20,8 +20,6 @@ from tacit.simulation import run
 
 
 def attempt(task: dict[str, str], wire: TextIO) -> None:
-    """Runs or resumes one experiment and says how it goes."""
-
     def say(kind: str, **facts: Any) -> None:
         wire.write(json.dumps({"kind": kind, **facts}) + "\n")
         wire.flush()
@@ -43,7 +41,6 @@ def attempt(task: dict[str, str], wire: TextIO) -> None:
 
 
 def main() -> None:
-    """Takes tasks until the input ends."""
     torch.set_num_threads(1)
     wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a model of the user's own may print

@@ -87,10 +87,8 @@ def attack(
     tell: Tell | None = None,
 ) -> Finding:
     """Attacks an experiment and writes `out`/attack-NAME.json with its plots; what an attack keeps is in `out`/attack-NAME/.
-
     A finding that is there already, of the same experiment and options, is read and nothing is done again; an attack that was
-    stopped goes on with what it had finished. Raises RunExists for another one's finding, unless `force` sets it aside.
-    """
+    stopped goes on with what it had finished. Raises RunExists for another one's finding, unless `force` sets it aside."""
     made, folder = load(name, **options or {}), Path(out)
     jobs = cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
@@ -134,9 +132,7 @@ def read(file: Path) -> dict[str, Any] | None:
 
 def refuse_not_simulated(experiment: Experiment) -> None:
     """Refuses what an attack cannot run by itself, or must not: rows that no file names, and a ledger that others share.
-
-    Raises: BadInput.
-    """
+    Raises: BadInput."""
     plugin.refuse_passed(experiment.data.name, key="data.name")
     if experiment.privacy.ledger is not None:
         raise BadInput(
@@ -224,9 +220,7 @@ def with_columns(
     options: Options | None = None,
 ) -> list[Row]:
     """The rows with what attacks found: each one's first number, over seeds. What is found already is read from `out`/attacks.
-
-    Raises: TacitError for an experiment that an attack cannot be tried on; what is finished is kept.
-    """
+    Raises: TacitError for an experiment that an attack cannot be tried on; what is finished is kept."""
     for name in names:
         for row in rows if name != IN_RUNS else ():
             for experiment in row.cell.experiments:

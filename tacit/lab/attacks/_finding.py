@@ -81,7 +81,6 @@ def found_at(scored: Scored, rate: float, *, of: str = "") -> Estimate:
 
 
 def share_interval(hit: np.ndarray, groups: np.ndarray, models: np.ndarray | None = None) -> tuple[float, float]:
-    """The interval of a share of answers that come in groups."""
     n, p = len(hit), float(np.mean(hit))
     variance = _variance((hit - p) / n, groups, models)
     independent = len(np.unique(groups))
@@ -114,7 +113,6 @@ def line(scored: Scored, name: str) -> Line:
 
 
 def chance() -> Line:
-    """What guessing reaches."""
     ends = (1e-4, 1.0)
     return Line("chance", ends, ends)
 
@@ -151,7 +149,6 @@ def _clustered(parts: np.ndarray, groups: np.ndarray) -> float:
 
 
 def _logit_interval(value: float, error: float, n: int) -> tuple[float, float]:
-    """An interval that stays within (0, 1); where all answers are right or wrong, that of one more answer."""
     z = stats.norm.ppf((1 + LEVEL) / 2)
     inside = min(max(value, 0.5 / n), 1 - 0.5 / n)
     error = max(error, 0.5 / n)
@@ -186,7 +183,6 @@ def strip_of(rows: Mapping[str, np.ndarray], shape: tuple[int, ...], *, low: flo
 
 
 def draw_strip(path: Path, strip: Strip) -> None:
-    """Writes the strip as a file."""
     count = len(strip.rows[0][1])
     figure = Figure(figsize=(SIDE * (count + 1.5), SIDE * len(strip.rows) + 0.4), layout="constrained")
     cells = figure.subplots(len(strip.rows), count, squeeze=False)

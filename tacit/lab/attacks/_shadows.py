@@ -40,9 +40,7 @@ TRUSTED = "Central DP trusts the server, which sees updates before their noise: 
 
 def whole(experiment: Experiment) -> Experiment:
     """The experiment with all of its clients' rows in training, to run in one process: an attack's runs go concurrently.
-
-    Raises BadInput for columns whose range every run would ask its clients for: their rows would be other rows in every run.
-    """
+    Raises BadInput for columns whose range every run would ask its clients for: their rows would be other rows in every run."""
     numeric = experiment.data.options().get("numeric", {})
     private = [name for name, value in numeric.items() if value == "private"] if isinstance(numeric, Mapping) else []
     if private:
@@ -67,7 +65,6 @@ def _clients_of(table: dict[str, Any], seed: int, progress: Progress | None) -> 
 
 
 def _kept(dataset: Dataset, population: Population, mask: np.ndarray) -> Dataset:
-    """The data set of the rows in a mask over a population's rows, with its clients named."""
     whose = np.repeat(np.arange(len(population)), population.sizes)[mask]
     rows = {"x": population.x[mask], "y": population.y[mask], "client": whose}
     return replace(dataset, **rows, client_names=population.names, mapped=False)
@@ -76,9 +73,7 @@ def _kept(dataset: Dataset, population: Population, mask: np.ndarray) -> Dataset
 @dataclass(frozen=True)
 class members:
     """The members of run number `number` among the rows of the clients that the [data] table `of` describes.
-
-    Runs 2k and 2k + 1 are mirrors: of every client one has a half of the rows, drawn at random, and the other the rest.
-    """
+    Runs 2k and 2k + 1 are mirrors: of every client one has a half of the rows, drawn at random, and the other the rest."""
 
     of: dict[str, Any]
     number: int = 0
@@ -98,7 +93,6 @@ class some:
     records: int
 
     def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
-        """The rows of that client."""
         dataset, population = _clients_of(self.of, seed, progress)
         own = population[self.client]
         rows = {"x": own.x[: self.records], "y": own.y[: self.records]}
@@ -177,7 +171,6 @@ class arranged:
     value: str = ""
 
     def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
-        """The rows that train, with their clients."""
         dataset, population = _clients_of(self.of, seed, progress)
         having = Wanted(tuple(self.classes), self.column, self.value).of(dataset, population.x, population.y)
         return _kept(dataset, population, dealt(population, having, seed=seed, number=self.number)[0])
@@ -185,9 +178,7 @@ class arranged:
 
 def dealt(population: Population, having: np.ndarray, *, seed: int, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Which rows train in a game, and every client's coin: 1 with the property, 0 without, NaN where it cannot play.
-
-    It cannot who has no row with the property, or none without it: all of its rows train, whatever the coin.
-    """
+    It cannot who has no row with the property, or none without it: all of its rows train, whatever the coin."""
     chance = seeded(seed)("attack", "property", number // 2).generator()
     masks, coins = [], np.full(len(population), np.nan)
     order = chance.permutation(len(population))
@@ -262,9 +253,7 @@ def confidences(
     parts: Parts, folders: Sequence[Path], x: torch.Tensor, y: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
     """What every model says of rows, (model, row): phi, and log p of the right answer.
-
-    phi = log p/(1 - p) for classes, with p = exp(-loss); of other tasks both are the loss with its sign turned.
-    """
+    phi = log p/(1 - p) for classes, with p = exp(-loss); of other tasks both are the loss with its sign turned."""
     found, foreign = [], ":" in (parts.experiment.task.loss or "")  # somebody's own loss may know one width of numbers
     for folder in folders:
         tensors = load_file(folder / "model.safetensors")
@@ -295,9 +284,7 @@ def updates_of(parts: Parts, told: Message, round: int, clients: Sequence[Client
 
 def imitated(parts: Parts, victim: int, x: torch.Tensor, y: torch.Tensor, *, number: int) -> Client:
     """A client with the victim's place and budget, so with its mechanism, and with other rows.
-
-    Its name is its own: noise is keyed by it and by its rows, so that it shares none with anybody.
-    """
+    Its name is its own: noise is keyed by it and by its rows, so that it shares none with anybody."""
     own = parts.population[victim]
     return Client(own.index, f"auxiliary {number}", own.budget, x, y, rows_mark(x, y))
 

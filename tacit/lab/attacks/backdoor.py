@@ -48,9 +48,7 @@ CLIPPING = ("kind", "unit", "delta", "clip", "weight_cap", "adaptive_clip")
 @dataclass(frozen=True)
 class backdoor(Attack):
     """Runs the experiment with its malicious clients under `seeds` seeds, and reads both accuracies by round.
-
-    Raises: BadInput for less than one seed, and as the experiment with malicious clients does.
-    """
+    Raises: BadInput for less than one seed, and as the experiment with malicious clients does."""
 
     seeds: int = 3  # over how many runs a rate is taken
 
@@ -58,7 +56,6 @@ class backdoor(Attack):
         check.at_least(1, **{"with.seeds": self.seeds})
 
     def perform(self, experiment: Experiment, place: Place) -> Finding:
-        """Both accuracies at the end (mean of the last 10 rounds, or of all of a shorter run) and by round, of each run."""
         cells = [Cell(name, name.replace(" ", "-"), {}, exps) for name, exps in variants(experiment, self.seeds)]
         tasks = tasks_of(place.folder, cells)
         trained(tasks, place)
@@ -133,7 +130,6 @@ def _line(name: str, values: np.ndarray) -> Line:
 
 
 def _words(row: Row) -> str:
-    """Who attacks what, under which defence, as it ran."""
     experiment = read(row.runs[0].folder).experiment
     attack = _malicious(experiment)
     share = f"{attack.share or 0.1:.3g} of the clients malicious"
@@ -144,7 +140,6 @@ def _words(row: Row) -> str:
 
 
 def _said(estimates: Sequence[Estimate], experiment: Experiment) -> str:
-    """What was found, in a sentence."""
     found = {one.of: one for one in estimates if one.name == BACKDOORED}
     target = _malicious(experiment).target
     taken = "the attackers' class" + ("" if target is None else f" ({target})")

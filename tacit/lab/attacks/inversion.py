@@ -64,8 +64,7 @@ class Prior:
 @dataclass(frozen=True)
 class inversion(Attack):
     """`method` is "imprint" or "optimise"; of client number `client`, `records` records are attacked (32, or 1 by optimisation), at
-    each of the `levels` of epsilon; inf is no privacy. An optimisation takes `steps` steps.
-    """
+    each of the `levels` of epsilon; inf is no privacy. An optimisation takes `steps` steps."""
 
     method: str = "imprint"  # imprint or optimise
     records: int | None = None  # that are attacked; nothing: 32, or 1 by optimising
@@ -87,7 +86,6 @@ class inversion(Attack):
 
     @property
     def count(self) -> int:
-        """How many records are attacked."""
         return RECORDS[self.method] if self.records is None else self.records
 
     def perform(self, experiment: Experiment, place: Place) -> Finding:
@@ -112,7 +110,6 @@ class inversion(Attack):
         return self._finding(experiment, base, place, found)
 
     def _asked(self, experiment: Experiment, level: float, count: int, edges: list[float]) -> Experiment:
-        """The experiment with one client, its few records, one step on all of them, and this epsilon."""
         values = pooled(experiment, SOME, client=self.client, records=count).model_dump(exclude_none=True)
         same = {key: getattr(experiment.privacy, key) for key in ("delta", "clip", "accountant")}
         privacy = {"kind": "none"} if level == math.inf else {"kind": "local", "epsilon": level} | same
@@ -236,7 +233,6 @@ class Imprint(nn.Module):
     top: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The input, moved by next to nothing."""
         inside = torch.minimum(self.first(x.flatten(1)).clamp(min=0), self.top)
         return x + self.second(inside).view_as(x)
 
@@ -244,7 +240,6 @@ class Imprint(nn.Module):
 def imprinted(
     *, input_shape: tuple[int, ...], classes: int, base: str, edges: list[float], options: dict[str, Any] | None = None
 ) -> nn.Module:
-    """The model `base`, with its options, behind the layer."""
     facts: dict[str, Any] = {"input_shape": input_shape, "classes": classes, "seed": SEED}
     return nn.Sequential(Imprint(input_shape, edges), models.build(base, **facts, options=options))
 
@@ -290,9 +285,7 @@ def posterior_means(
     prior: Prior, weights: np.ndarray, biases: np.ndarray, *, noise_std: float, largest: float, filled: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """E[x] of every bin, (bin, number), and the log odds that it holds a record at all.
-
-    `largest` bounds |a|, as the clip does; `filled` is the share of bins that hold a record before anything is seen.
-    """
+    `largest` bounds |a|, as the clip does; `filled` is the share of bins that hold a record before anything is seen."""
     s, y, m = noise_std, weights @ prior.axes, prior.mean @ prior.axes
     low, high = (np.clip(biases + away * s, -largest, largest) for away in (-REACH, REACH))  # u says so much about a
     fits, means = np.empty((STRENGTHS, len(y))), np.empty((STRENGTHS, *y.shape))
@@ -321,7 +314,6 @@ class Sent:
 
 
 def inverted(parts: Parts, sent: Sent, y: torch.Tensor, prior: Prior, *, steps: int, seed: int) -> np.ndarray:
-    """The rows found, (row, number)."""
     shape = (len(y), *parts.dataset.x.shape[1:])
     known = parts.dataset.test_x
     low, high = float(known.min()), float(known.max())

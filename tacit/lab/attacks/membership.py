@@ -83,17 +83,14 @@ class membership(Attack):
         return _finding(experiment, parts, scored, notes)
 
     def _public(self, parts: Parts, folders: list[Path], log_p: np.ndarray) -> np.ndarray:
-        """What every model says of public rows; where there are none, of the clients' own."""
         x, y = parts.test_rows
         return confidences(parts, folders, x[:MOST_PUBLIC], y[:MOST_PUBLIC])[1] if len(y) else log_p
 
 
 def lira(phi: np.ndarray, member: np.ndarray) -> np.ndarray:
     """LiRA (arXiv:2112.03570, Algorithm 1): log N(phi | in) - log N(phi | out) for every model and record.
-
     `phi` are logit-scaled confidences (model, record). The means are each record's own and the variances are those of all records
-    (sec. VI-C, for few models), with what the means of k models add: 1 + 1/k.
-    """
+    (sec. VI-C, for few models), with what the means of k models add: 1 + 1/k."""
     scores = np.empty_like(phi, dtype=float)
     for target in range(len(phi)):
         others = _others(len(phi), target)
@@ -109,10 +106,8 @@ def lira(phi: np.ndarray, member: np.ndarray) -> np.ndarray:
 
 def rmia(log_p: np.ndarray, member: np.ndarray, log_p_z: np.ndarray, *, gamma: float = 2.0) -> np.ndarray:
     """RMIA (arXiv:2312.03262, Algorithm 1, online): the share of public z that x beats by gamma.
-
     LR(x, z) = (p(x | theta) / p(x)) / (p(z | theta) / p(z)), where p(x) is the mean over models with x and models without it, and
-    p(z) that over models, none of which has seen a public row.
-    """
+    p(z) that over models, none of which has seen a public row."""
     scores = np.empty_like(log_p, dtype=float)
     for target in range(len(log_p)):
         others = _others(len(log_p), target)
@@ -125,17 +120,14 @@ def rmia(log_p: np.ndarray, member: np.ndarray, log_p_z: np.ndarray, *, gamma: f
 
 
 def _others(models: int, target: int) -> np.ndarray:
-    """All models but the target and its mirror."""
     return np.array([model for model in range(models) if model // 2 != target // 2])
 
 
 def fedmia(own: np.ndarray, others: np.ndarray) -> np.ndarray:
     """FedMIA (arXiv:2402.06289): how far a record's gradient points along its client's update, by round.
-
     `own` (record) is the cosine with the update of the client that may have it, `others` (record, client) those with updates of
     clients that cannot: the null. The paper takes the normal distribution function; with few others that is Student's t, which it
-    becomes with many. Of several rounds the scores are added.
-    """
+    becomes with many. Of several rounds the scores are added."""
     m = others.shape[1]
     spread = others.std(1, ddof=1) * np.sqrt(1 + 1 / m)
     return stats.t.cdf((own - others.mean(1)) / np.maximum(spread, 1e-30), df=m - 1)
@@ -170,10 +162,8 @@ def scored(parts: Parts, told: Message, heard: Heard) -> np.ndarray | None:
 
 def _along(parts: Parts, params: torch.Tensor, directions: torch.Tensor) -> np.ndarray:
     """-<g, u> for every row and every direction u, (row, direction).
-
     How a cosine -<g, u>/(|g||u|) stands among those with other updates does not depend on |g|: a directional derivative is enough.
-    With J the gradients of all rows, J u is the derivative of <J^T v, u> by v: one way back for each u, whatever v is.
-    """
+    With J the gradients of all rows, J u is the derivative of <J^T v, u> by v: one way back for each u, whatever v is."""
     model, layout = parts.model.eval(), blocks(parts.model)
     theta = params.to(parts.theta.device).clone().requires_grad_()
     weights = {name: block.of(theta) for (name, _), block in zip(trainable(model), layout, strict=True)}
@@ -204,7 +194,6 @@ def _finding(experiment: Experiment, parts: Parts, scored: dict[str, roc.Scored]
 
 
 def _by_client(parts: Parts, scored: roc.Scored, *, of: str) -> list[Estimate]:
-    """The AUC within each client's records, where both kinds are there."""
     population, found = parts.population, []
     whose = np.repeat(np.arange(len(population)), population.sizes)[scored.groups]
     for index, name in enumerate(population.names):

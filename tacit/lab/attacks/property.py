@@ -43,8 +43,7 @@ NO_UPDATES = "Nobody sees single updates in this experiment, only sums or parts 
 @dataclass(frozen=True)
 class property(Attack):
     """`classes`, or a `column` and its `value`, are the property (the first class if left out); `models` games are played, each a
-    run, and in each `looks` rounds are looked at with `auxiliary` updates of either kind.
-    """
+    run, and in each `looks` rounds are looked at with `auxiliary` updates of either kind."""
 
     classes: list[str | int] = field(
         default_factory=list
@@ -116,7 +115,6 @@ class property(Attack):
     def _made(
         self, parts: Parts, known: "Public", shares: dict[int, int], told: Message, round: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Updates of the attacker's own, half of them with the property, and which those are."""
         chance = seeded(parts.experiment.run.seed)("attack", "auxiliary", round).generator()
         victims, clients, truth = list(shares), [], np.arange(2 * self.auxiliary) % 2 == 1
         for number, having in enumerate(truth):
@@ -155,7 +153,6 @@ class Public:
 
 
 def counted(parts: Parts, having: np.ndarray, coins: np.ndarray) -> dict[int, int]:
-    """How many rows with the property each client that plays would have."""
     cuts = parts.population.offsets
     own = {int(i): having[int(cuts[i]) : int(cuts[i + 1])] for i in np.flatnonzero(np.isfinite(coins))}
     return {index: int(min(rows.sum(), (~rows).sum())) for index, rows in own.items()}

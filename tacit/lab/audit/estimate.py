@@ -62,7 +62,6 @@ def no_assumption(*, canaries: int, guesses: int, right: int, delta: float, leve
 
 
 def _bisected(holds: Callable[[float], bool], low: float, high: float, times: int) -> tuple[float, float]:
-    """The ends between which something that held at `low` ceases to hold."""
     for _ in range(times):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -89,9 +88,7 @@ def gaussian_inverse(mu: float) -> Inverse:
 
 def curve_inverse(epsilons: np.ndarray, deltas: np.ndarray) -> Inverse:
     """Of the curve that follows from (epsilon, delta) pairs: f(a) is at least 1 - delta - e^epsilon a and its reflection.
-
-    Assumes: every pair holds. Fewer pairs give a lower curve, which is harder to refute, never easier.
-    """
+    Assumes: every pair holds. Fewer pairs give a lower curve, which is harder to refute, never easier."""
     grow, rest = np.exp(np.minimum(epsilons, 600)), 1 - deltas
 
     def inverse(x: float) -> float:
@@ -103,9 +100,7 @@ def curve_inverse(epsilons: np.ndarray, deltas: np.ndarray) -> Inverse:
 @dataclass(frozen=True)
 class Charged:
     """What one client was charged for in a run: `count` releases of one event, `steps` of them in a round, at the run's `delta`.
-
-    It is a price that can be asked again, for noise and rates as they were measured.
-    """
+    It is a price that can be asked again, for noise and rates as they were measured."""
 
     event: DpEvent
     count: int
@@ -127,13 +122,11 @@ class Charged:
 
     @property
     def rate(self) -> float:
-        """The probability of being in a release."""
         sampled = isinstance(self.event, dp_accounting.PoissonSampledDpEvent)
         return self.event.sampling_probability if sampled else 1.0  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def rounds(self) -> int:
-        """How many rounds were charged."""
         return self.count // self.steps
 
     def at(self, factor: float, rate: float | None = None) -> DpEvent:
@@ -209,8 +202,7 @@ class Measured:
 
 def measured(traces: Traces, charged: Charged, *, level: float, parts: Parts = MappingProxyType({})) -> Measured:
     """The limits are wrong, each, with probability at most `level`; by chance rounds are called dependent in 1 of 25 of that, and a
-    part quiet in 1 of 50.
-    """
+    part quiet in 1 of 50."""
     x, n = traces.seen.astype(float), traces.drawn.astype(float)
     squares = float((n * n).sum())
     change = float((x * n).sum()) / squares if squares else 0.0
@@ -308,10 +300,8 @@ def scores(traces: Traces, charged: Charged) -> np.ndarray:
 
 def right_guesses(found: np.ndarray, coins: np.ndarray, guesses: int) -> int:
     """How many of the surest guesses are right: of a fair coin the log odds are the score itself, so its size is how sure one is.
-
     How many are made is settled beforehand; which, and how many of them say "in", the scores may decide: guesses are a function of
-    what was released.
-    """
+    what was released."""
     surest = np.argsort(-np.abs(found), kind="stable")[:guesses]
     return int(((found[surest] > 0) == coins[surest]).sum())
 
@@ -337,9 +327,7 @@ def shown(traces: Traces, charged: Charged, *, level: float) -> tuple[float, flo
 def guess_counts(canaries: int, epsilon: float, delta: float) -> tuple[int, int]:
     """How many coins to guess, by either bound: the best where scores are those of a Gaussian with the claimed epsilon, and luck is
     one standard deviation short.
-
-    It follows from the claim and the number of canaries alone: nothing that was seen decides about it.
-    """
+    It follows from the claim and the number of canaries alone: nothing that was seen decides about it."""
     mu = gaussian_mu(epsilon, delta)
     best = [(0.0, canaries), (0.0, canaries)]
     for part in GUESSED:

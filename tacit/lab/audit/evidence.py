@@ -32,9 +32,7 @@ class Evidence(Protocol):
     tests: int  # how many looks at chance it is: 0 for what is exact
 
     @property
-    def value(self) -> float:
-        """The estimate."""
-        ...
+    def value(self) -> float: ...
 
     def limits(self, level: float) -> tuple[float, float]:
         """The lower and the upper limit, each wrong with probability at most `level`."""
@@ -119,10 +117,8 @@ class Rate:
 @dataclass(frozen=True)
 class Spread:
     """How much the number of drawn units varies from draw to draw, over what independent draws at the claimed rate vary by.
-
     The claim: no less. Batches of a fixed size vary by nothing, and have another price. `counts` are of `sizes` units at `rate`;
-    the law of the statistic is simulated, by draws of its own seed. It has no limits of its own.
-    """
+    the law of the statistic is simulated, by draws of its own seed. It has no limits of its own."""
 
     counts: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -201,7 +197,6 @@ class Exact:
     tests = 0
 
     def most(self, claimed: float) -> float:
-        """The largest number that the claim and rounding explain."""
         return claimed * (1 + self.tolerance) + self.slack
 
     def limits(self, level: float) -> tuple[float, float]:
@@ -237,7 +232,6 @@ class Check:
 
     @property
     def name(self) -> tuple[str, str, str]:
-        """What it is a check of."""
         return self.where, self.quantity, self.part
 
 
@@ -253,12 +247,10 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """One word, or a dash for what is shown and no claim."""
         return "rejected" if self.rejected else "–" if self.against == NOT_JUDGED else "stands"
 
     @property
     def sentence(self) -> str:
-        """What is wrong, for a person."""
         check = self.check
         of = f" in {check.part}" if check.part else ""
         shown = check.evidence.value * check.unit
@@ -266,7 +258,6 @@ class Judged:
         return f"{check.where}: {check.said}{of}: {check.quantity} {shown:.4g}{limits}, claimed {check.claimed * check.unit:.4g}"
 
     def record(self) -> dict[str, Any]:
-        """Plain values."""
         check = self.check
         numbers = {"claimed": check.claimed, "as_run": check.evidence.value, "low": self.low, "high": self.high}
         about = dict(zip(("where", "quantity", "part"), check.name, strict=True))
@@ -300,24 +291,20 @@ class Audit:
 
     @property
     def rejected(self) -> tuple[Judged, ...]:
-        """The checks that refute their claim."""
         return tuple(one for one in self.judged if one.rejected)
 
     @property
     def alarming(self) -> bool:
-        """Whether a claim is rejected."""
         return bool(self.rejected)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be tried, and what a second look took back, in words."""
         once = "failed at a first look, as one true claim may in twenty audits, and not at a second, independent one"
         back = tuple(f"Not rejected: {one.sentence} {once}." for one in self.withdrawn)
         return (*(f"Not tried: {text}." for text in self.untried), *back)
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence."""
         if self.rejected:
             first, *more = self.rejected
             return f"The claim is rejected: {first.sentence}{f' (and {len(more)} more)' if more else ''}."
@@ -329,7 +316,6 @@ class Audit:
         )
 
     def record(self) -> dict[str, Any]:
-        """Plain values for --json."""
         return {
             "experiment": self.name,
             "planted": self.planted,
@@ -362,10 +348,8 @@ def unsure(judged: Sequence[Judged]) -> bool:
 
 def confirmed(first: Sequence[Judged], second: Sequence[Check], *, level: float = AGAIN) -> tuple[Judged, ...]:
     """A first look with what a second one, of other randomness, did not reject again taken back.
-
     Guarantee: where every claim holds, one stays rejected with probability at most the first look's level times `level`. What the
-    second look has no measurement of stays rejected.
-    """
+    second look has no measurement of stays rejected."""
     failed = {one.check.name for one in first if one.rejected}
     again = {one.check.name: one.rejected for one in judge([c for c in second if c.name in failed], level=level)}
     return tuple(replace(one, rejected=one.rejected and again.get(one.check.name, True)) for one in first)
@@ -376,8 +360,6 @@ def confirmed(first: Sequence[Judged], second: Sequence[Check], *, level: float 
 
 @dataclass(frozen=True)
 class Layer:
-    """Where a trainable parameter lies in a released vector."""
-
     name: str
     place: slice
 
@@ -406,10 +388,8 @@ def checks(
     where: str, noise: np.ndarray, layers: Sequence[Layer], *, multiplier: float, excess: float = 0.0
 ) -> Iterator[Check]:
     """Checks of noise (rounds, clients, coordinates), each number over the deviation that is claimed for it.
-
     `multiplier` is what the ratio is shown by: the noise multiplier where all clients have one, else 1. Every vector is
-    compared with every other one of the same client, and with those of other clients in the same round.
-    """
+    compared with every other one of the same client, and with those of other clients in the same round."""
     quantity = "noise multiplier" if multiplier != 1 else "noise over priced"
 
     def check(part: np.ndarray, name: str = "") -> Check:

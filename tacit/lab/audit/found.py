@@ -69,7 +69,6 @@ class RunAudit:
 
     @property
     def alarming(self) -> bool:
-        """Whether a claim is rejected."""
         return any(group.rejected for group in self.groups)
 
     @property
@@ -79,7 +78,6 @@ class RunAudit:
 
     @property
     def sentence(self) -> str:
-        """The finding in one sentence."""
         looks = "first look" if self.looks == 1 else f"look {self.looks}, which sees what the first one saw"
         more = f" Canaries of {self.pooled} runs." if self.pooled > 1 else ""
         times = "once" if self.earlier == 1 else f"{self.earlier} times"
@@ -92,7 +90,6 @@ class RunAudit:
         return f"{verdict} Coins committed to before the first round, {looks}.{more}"
 
     def record(self) -> dict[str, Any]:
-        """Every number as plain values."""
         names = ["name", "unit", "delta", "looks", "place", "share", "pooled", "earlier", "against"]
         groups = [for_json(asdict(group)) | {"rejected": group.rejected} for group in self.groups]
         verdict = {"rejected": self.alarming, "cannot_tell": self.cannot_tell, "sentence": self.sentence}
@@ -171,7 +168,6 @@ def _scores(found: np.ndarray, coins: np.ndarray, charged: Charged) -> dict[str,
 
 
 def _by_round(traces: Traces, charged: Charged, *, level: float) -> dict[str, list[float]]:
-    """Promised and measured after some rounds."""
     rounds = np.unique(np.linspace(1, len(traces.seen), LOOKS).round().astype(int))
     columns: dict[str, list[float]] = {"round": rounds.tolist(), "promised": [], "measured": [], "low": [], "high": []}
     for r in rounds.tolist():
@@ -186,7 +182,6 @@ def _by_round(traces: Traces, charged: Charged, *, level: float) -> dict[str, li
 def _layers(
     traces: Traces, charged: Charged, places: np.ndarray, layers: Sequence[Layer], *, level: float
 ) -> list[list[Any]]:
-    """The noise over what is priced, by layer, with its limits."""
     left = (traces.seen - traces.drawn) / (charged.multiplier * np.sqrt(charged.steps))
     found = []
     for name, start, stop in layers:
@@ -211,7 +206,6 @@ def fitting(found: Audit, *, width: int) -> Drawn | Group:
 
 
 def _by_check(found: Audit) -> Drawn:
-    """Every check in one table; those that reject say so, and are in red."""
     places = list(dict.fromkeys(one.check.where for one in found.judged))
     rows: dict[tuple[str, str, str], dict[str, Judged]] = {}
     for one in found.judged:
@@ -226,7 +220,6 @@ def _by_check(found: Audit) -> Drawn:
 
 
 def _by_trainer(found: Audit) -> list[Drawn]:
-    """A table for each trainer: a line for each check, with its verdict."""
     places = list(dict.fromkeys(one.check.where for one in found.judged))
     tables = []
     for place in places:
@@ -274,7 +267,6 @@ def _number(value: float) -> str:
 
 
 def repeated_show(found: Repeated) -> Drawn:
-    """A row for each check that ever rejected."""
     first, reasons = found.audits[0], found.reasons.most_common()
     planted = f" with the bug {first.planted} planted" if first.planted else ""
     columns = [Column(name, [key[place] for key, _ in reasons]) for place, name in enumerate(("where", "what", "in"))]

@@ -55,7 +55,6 @@ class Subject:
     making: Making = field(default=one_by_one, repr=False)
 
     def server(self) -> Iterator[Check]:
-        """The checks of the server: none where whatever it does is post-processing."""
         yield from ()
 
     def clients(self) -> Iterator[Check]:
@@ -93,7 +92,6 @@ class Subject:
         return np.array([[message.tensors[name].double().numpy() for message in one] for one in sent])
 
     def check(self, quantity: str, claimed: float, seen: evidence.Evidence, said: str, **more: Any) -> Check:
-        """A check of this trainer."""
         return Check(self.where, quantity, claimed, seen, said, **more)
 
 
@@ -122,12 +120,10 @@ class Local(Subject):
 
     @property
     def algorithm(self) -> LocalDP:
-        """The algorithm, as it would run."""
         return cast(LocalDP, self.parts.algorithm)
 
     @property
     def by_record(self) -> bool:
-        """Whether a record is protected, in every step, or the whole client."""
         return isinstance(self.algorithm.local, DpSgd)
 
     @cached_property
@@ -231,12 +227,10 @@ class Central(Subject):
 
     @property
     def algorithm(self) -> CentralDP:
-        """The algorithm, with a server that steps by the noised mean itself."""
         return replace(cast(CentralDP, self.parts.algorithm), optimizer=Sgd(1.0))
 
     @property
     def plan(self) -> CentralPlan:
-        """The plan, which draws cohorts."""
         return cast(CentralPlan, self.parts.plan)
 
     @property
@@ -347,12 +341,10 @@ class Distributed(Subject):
 
     @property
     def plan(self) -> DistributedPlan:
-        """The plan, which has the grid."""
         return cast(DistributedPlan, self.parts.plan)
 
     @property
     def algorithm(self) -> Encrypted:
-        """The algorithm, which has the groups."""
         return cast(Encrypted, self.parts.algorithm)
 
     def picked(self) -> list[int]:
@@ -393,7 +385,6 @@ class Distributed(Subject):
         yield self.check("clip on the grid", 1.0, Exact(most), said, unit=unit)
 
     def server(self) -> Iterator[Check]:
-        """One sum sealed and opened, against the integers that were sealed; nothing where it would take too long."""
         parts, algorithm, plan = self.parts, self.algorithm, self.plan
         group = next(iter(algorithm.groups.values()))
         members = [k for k, name in enumerate(parts.population.names) if algorithm.groups[name].name == group.name]

@@ -29,12 +29,9 @@ SURE = 0.025  # of each limit
 
 def prepared(experiment: Experiment) -> Parts:
     """The parts of an experiment as an audit needs them: nothing is charged or written.
-
     Of local DP the rule is the mean, which is post-processing. A key that takes long to find (its primes are safe ones) is left
     out, and sums are then not sealed.
-
-    Raises: BadInput where nothing is promised, or by a kind that an audit does not know; and as `build`.
-    """
+    Raises: BadInput where nothing is promised, or by a kind that an audit does not know; and as `build`."""
     if experiment.attack is not None:
         raise BadInput("An audit holds what honest clients are promised against the code: leave out [attack].")
     sections = {name: getattr(experiment, name) for name in Experiment.model_fields}
@@ -58,12 +55,9 @@ def audit(
     parts: Parts, *, seed: int = 0, plant: str | None = None, trainers: Sequence[str] = (), level: float = LEVEL
 ) -> Audit:
     """Audits the parts of `prepared`, by all trainers unless some are named; `plant` is a bug of `plants.PLANTS`.
-
     Guarantee: where every claim holds, one is rejected with probability at most `level` x `evidence.AGAIN`: what fails is measured
     a second time, with other randomness. What is drawn is keyed by the audit's seed, and never as a run's own noise is.
-
-    Raises: BadInput for trainers and bugs that there are not, or that this experiment cannot have.
-    """
+    Raises: BadInput for trainers and bugs that there are not, or that this experiment cannot have."""
     for name in trainers:
         one_of(TRAINERS, **{"--trainer": name})
     bug: Prepare = (lambda parts: parts) if plant is None else plant_of(plant, parts)
@@ -104,12 +98,10 @@ class Repeated:
 
     @property
     def alarms(self) -> int:
-        """How many of them reject a claim."""
         return sum(one.alarming for one in self.audits)
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Of the probability of an alarm, at 95 %."""
         return Rate(self.alarms, len(self.audits)).limits(SURE)
 
     @property
@@ -119,19 +111,16 @@ class Repeated:
 
     @property
     def alarming(self) -> bool:
-        """A planted bug was found; or clean code is accused more often than a true claim may be."""
         if self.audits[0].planted is not None:
             return self.alarms > 0
         return float(stats.binom.sf(self.alarms - 1, len(self.audits), self.audits[0].false_alarm)) < DOUBT
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be tried."""
         return self.audits[0].notes
 
     @property
     def sentence(self) -> str:
-        """How often, and whether that is as it should be."""
         low, high = self.limits
         share = f"{self.alarms} of {len(self.audits)} audits (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
         if self.audits[0].planted is not None:
@@ -140,7 +129,6 @@ class Repeated:
         return f"A claim was rejected in {share}: {more} the {100 * self.audits[0].false_alarm:.2f} % that true claims may be."
 
     def record(self) -> dict[str, Any]:
-        """Plain values for --json."""
         low, high = self.limits
         reasons = [
             dict(zip(("where", "quantity", "part"), key, strict=True)) | {"alarms": n}

@@ -155,7 +155,6 @@ class Twice(Wrapped):
 
     @property
     def clip(self) -> float:
-        """2C."""
         return 2 * self.own.clip
 
     def bound(self, update: torch.Tensor) -> Bounded:
@@ -221,7 +220,6 @@ def divisor(parts: Parts) -> Parts:
 
 
 def clip(parts: Parts) -> Parts:
-    """Everything is clipped to 2C, and noised for C."""
     algorithm = parts.algorithm
     if isinstance(algorithm, Encrypted):
         return replace(parts, algorithm=replace(algorithm, grid=Longer(algorithm.grid)))

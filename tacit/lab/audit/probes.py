@@ -33,10 +33,8 @@ FAINT = 0.5  # of the clip: a gradient that is left as it is
 @dataclass(frozen=True)
 class Probe:
     """What every record is, and what its loss is multiplied by.
-
     A `paired` one is compared with another of the same round: it has one step, and noise that can be drawn again. `muted` is a
-    target whose records have no gradient; where there is one, every second record has it.
-    """
+    target whose records have no gradient; where there is one, every second record has it."""
 
     x: torch.Tensor = field(repr=False)
     y: torch.Tensor = field(repr=False)

@@ -116,15 +116,12 @@ class Seen:
 
 def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
     """Audits a finished run, or the canaries of several together, and counts the look in each folder.
-
     Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs that the
     ledger will ever hold, whenever each is audited (`levels`); at most as much by what is shown by either bound, and 3 in 50 of it
     by dependence between rounds and by parts that lack noise. Where other runs name a ledger that began as one run's own, half
     as much again; over all choices of runs that are audited together, twice as much.
-
     Raises: BadInput for a run without canaries, one that goes on, the same one twice, and runs that promise different things, which
-    are never pooled; BadData for coins that are not those committed to.
-    """
+    are never pooled; BadData for coins that are not those committed to."""
     return judged([_seen(folder) for folder in folders], level=level)
 
 
@@ -309,11 +306,8 @@ def _first_of_site(site: Path) -> str:
 
 def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> RunAudit:
     """Audits the last run in which a site planted canaries, or the one that is named.
-
     Guarantee: it reads the site's own files and nothing else, and changes none but the count of looks.
-
-    Raises: BadInput where there is no such run, where its coins are not those committed to, or for files that are damaged.
-    """
+    Raises: BadInput where there is no such run, where its coins are not those committed to, or for files that are damaged."""
     known = [name for name in layout.runs(site) if (layout.run_folder(site, name) / layout.CANARIES).exists()]
     if not known or (run is not None and run not in known):
         raise BadInput(f"{site} has no run with canaries. {_first_of_site(site)}")

@@ -41,12 +41,10 @@ class Scored:
 @dataclass(frozen=True)
 class Difference:
     """What `cell` reaches beyond `than`, over the same seeds.
-
     `mean` has `interval` on either side (95 %, Student t) and `p`, which is two-sided for a mean of zero; both are None for fewer
     than three seeds, as the interval of a mean is, and where all seeds differ by the very same number, of whose spread nothing is
     known. `p_holm` is `p` as Holm corrects it for all `comparisons` that were made: that any of those below 0.05 is chance has at
-    most a probability of 5 %.
-    """
+    most a probability of 5 %."""
 
     cell: str
     than: str
@@ -59,18 +57,15 @@ class Difference:
     comparisons: int = 1
 
     def record(self) -> dict[str, Any]:
-        """Plain values, with the ends of the interval."""
         ends = (None, None) if self.interval is None else (self.mean - self.interval, self.mean + self.interval)
         who = (self.cell, self.than, self.key, len(self.seeds))
         return dict(zip(KEYS, (*who, self.mean, *ends, self.p, self.p_holm, self.comparisons), strict=True))
 
     def turned(self) -> "Difference":
-        """The same from the other side."""
         return replace(self, cell=self.than, than=self.cell, mean=-self.mean)
 
 
 def scored(row: Row) -> Scored:
-    """A row's scores by seed, of the runs that ended with one."""
     return Scored(row.cell.label, row.cell.varied, {run.seed: run.score for run in row.ended})
 
 
@@ -124,9 +119,7 @@ def _paired(cell: str, than: str, key: str, seeds: tuple[int, ...], values: list
 
 def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The one key that two cells differ in; None where they differ in several.
-
-    An option that one of them does not take is no difference, unless it is the only one.
-    """
+    An option that one of them does not take is no difference, unless it is the only one."""
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     both = [key for key in keys if one.get(key) is not None and other.get(key) is not None]
     chosen = both or keys
@@ -142,7 +135,6 @@ def _common(one: Scored, other: Scored) -> tuple[int, ...]:
 
 
 def found(rows: Sequence[Row]) -> list[Difference]:
-    """The differences between the cells of a comparison."""
     return differences([scored(row) for row in rows])
 
 
@@ -163,7 +155,6 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What must be read with them."""
     pairs = found(rows)
     if not any(len(one.seeds) > 1 for one in pairs):
         return []

@@ -78,7 +78,6 @@ def styles(cells: Sequence[Cell]) -> list[Style]:
 
 
 def canvas(*, height: float, width: float = 9.0) -> tuple[Figure, Axes]:
-    """An empty figure with a light grid."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(color="#e4e4e4", linewidth=0.6)
@@ -89,7 +88,6 @@ def canvas(*, height: float, width: float = 9.0) -> tuple[Figure, Axes]:
 
 
 def title(axes: Axes, words: str) -> None:
-    """A title over the left edge; never read as mathematics."""
     axes.set_title(words, loc="left", fontsize=11, parse_math=False)
 
 
@@ -174,7 +172,6 @@ def _series(rows: Sequence[Row], without: Sequence[str]) -> list[tuple[Cell, lis
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """The cells in words; where their promises differ, each says what its epsilon is per, and which promise it makes."""
     known = statements(rows)
     return [row.cell.label if len(known) < 2 else f"{row.cell.label}: {which_promise(row, known)}" for row in rows]
 
@@ -186,7 +183,6 @@ def _promises(rows: Sequence[Row]) -> list[str]:
 
 
 def _height(rows: Sequence[Row]) -> float:
-    """Inches that have room for every name."""
     return max(5.0, 1.5 + LINE_HEIGHT * (len(rows) + len(_promises(rows))))
 
 
@@ -195,7 +191,6 @@ def _name(rows: Sequence[Row]) -> str:
 
 
 def _over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str:
-    """Over which seeds a figure's means are."""
     seeds = len(rows[0].runs)
     width = "" if not interval else " with 95 % interval" if seeds >= FEWEST_SEEDS else ", too few for an interval"
     return f"mean of {seeds} seeds{more}{width}" if seeds > 1 else "one seed"
@@ -213,7 +208,6 @@ def _words(axes: Axes, rows: Sequence[Row], *, x: str, over: str, by: str = "", 
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Beside the axes, where it covers nothing."""
     how: Any = {"loc": "outside right upper", "frameon": False, "fontsize": 9, "handlelength": 3.5}
     for entry in figure.legend(*axes.get_legend_handles_labels(), **how).get_texts():
         entry.set_parse_math(False)
@@ -301,9 +295,7 @@ def can_compare_epsilons(rows: Sequence[Row]) -> bool:
 
 def by_epsilon(rows: Sequence[Row]) -> Figure:
     """The metric against the largest epsilon spent; lines join cells that differ in their budget alone.
-
-    Raises BadInput where the cells do not make one and the same promise: then their epsilons are not one axis.
-    """
+    Raises BadInput where the cells do not make one and the same promise: then their epsilons are not one axis."""
     if len(statements(rows)) != 1 or not all(row.guarantee for row in rows):
         raise BadInput("Epsilons of different units or adversaries are not one axis: compare them in separate figures.")
     figure, axes = canvas(height=_height(rows))

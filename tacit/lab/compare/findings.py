@@ -54,7 +54,6 @@ class Number:
 
     @property
     def title(self) -> str:
-        """Whose it is, and what."""
         return " ".join(word for word in (self.of, self.name) if word)
 
 
@@ -135,7 +134,6 @@ class Finding:
         raise BadInput(f"This finding has no {name!r} of {of!r}.")
 
     def table(self) -> Table:
-        """A row for each number, and what is to be known about them."""
         ends = [one.low is not None and one.high is not None for one in self.estimates]
         spans = [
             f"{one.low:.3g} to {one.high:.3g}" if known else "" for one, known in zip(self.estimates, ends, strict=True)
@@ -152,7 +150,6 @@ class Finding:
         return Table(columns, notes, f"{self.attack} on {self.experiment}: {self.attacked}")
 
     def record(self) -> dict[str, Any]:
-        """The finding as plain values for JSON."""
         return for_json(asdict(self))
 
     @classmethod
@@ -181,7 +178,6 @@ def _read(file: Path) -> Finding:
 
 
 def place(out: Path, cell: Cell, seed: int) -> Path:
-    """Where the attacks on one run of a comparison are."""
     return out / FOLDER / cell.slug / f"seed-{seed}"
 
 

@@ -150,7 +150,6 @@ class Cell:
 
     @property
     def rule(self) -> str:
-        """The rule of its experiments."""
         return self.experiments[0].aggregate.rule or DEFAULT_RULE
 
 

@@ -44,13 +44,11 @@ Cost = tuple[float, float] | None  # epsilon and delta; None where they cannot b
 
 
 def shared(cells: Iterable[Cell]) -> str | None:
-    """The ledger that the runs of a comparison share; None where each has its own."""
     return next((experiment.privacy.ledger for cell in cells for experiment in cell.experiments), None)
 
 
 def refuse_unpaid(cells: Sequence[Cell], *, begun: bool) -> None:
     """Refuses a grid that shares a ledger and that its clients cannot pay for as a whole. Nothing is written.
-
     A comparison that has `begun` is in the ledger already: there every run is held against it by itself.
     Raises: BadInput where runs would not be comparable, or a ledger not theirs; BudgetExhausted where epsilon or delta do not last.
     """
@@ -114,12 +112,10 @@ def sentences(cells: Sequence[Cell]) -> list[str]:
 @dataclass(frozen=True)
 class Together:
     """The sum over the runs that promise one thing; `left_out` of them cannot be read, and are in no sum.
-
     `ways` is in how many ways they deal rows out to clients, where a client is what is protected: then epsilon and delta are the
     largest of the sums over the runs of one way, and nothing is said of whoever sees runs of several. `outside` is how many runs
     lie in the folder that are in no sum, because they are in the grid no more. With `honest` it is said of no client that is
-    malicious in one of them.
-    """
+    malicious in one of them."""
 
     unit: str
     relation: str
@@ -134,7 +130,6 @@ class Together:
 
     @property
     def sentence(self) -> str:
-        """What they cost, for whom, against whom."""
         runs, seen = "This run spends" if self.runs == 1 else f"Together these {self.runs} runs spend", "all"
         if self.ways > 1:
             runs = (
@@ -154,13 +149,11 @@ class Together:
         )
 
     def record(self) -> dict[str, Any]:
-        """For programs; an epsilon without bound is None."""
         return for_json(self.__dict__)
 
 
 def together(rows: Iterable[Row]) -> list[Together]:
     """One sum for every promise that the runs make, in the order of the table. Runs that did not end count by what they sealed.
-
     Guarantee: for each promise, the joint release of its counted runs is (epsilon, delta)-DP for its unit, its relation and its
     adversary, unless runs were seen that are in no sum (`outside`); per client, of those that have the rows in the same hands.
     """
@@ -184,7 +177,6 @@ def outside(rows: Iterable[Row]) -> int:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """The sums as sentences, for below a table, and which runs are in none."""
     sums, others = together(rows), outside(rows)
     lost = [run for row in rows for run in row.runs if run.summary is None and _guarantee(row, run) is None]
     unread = sum((run.folder / LEDGER).exists() for run in lost)

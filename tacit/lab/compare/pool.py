@@ -34,9 +34,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 
 def run_all(tasks: Sequence[Task], *, jobs: int, logs: Path, watch: Watch) -> dict[Path, str]:
     """Does all tasks, `jobs` at once, and returns the sentence of each that failed, by folder.
-
-    Raises KeyboardInterrupt after every worker has ended; what they did until then is on disk.
-    """
+    Raises KeyboardInterrupt after every worker has ended; what they did until then is on disk."""
     waiting, failed = list(tasks)[::-1], dict[Path, str]()
     workers, selector = list[_Worker](), selectors.DefaultSelector()
     logs.mkdir(exist_ok=True)
@@ -83,8 +81,6 @@ def run_all(tasks: Sequence[Task], *, jobs: int, logs: Path, watch: Watch) -> di
 
 
 class _Worker:
-    """One process and the run it is at."""
-
     def __init__(self, log: Path):
         self.log, self.task = log, None
         self._said_before, self._rest = log.stat().st_size if log.exists() else 0, b""
@@ -112,7 +108,6 @@ class _Worker:
         return [json.loads(line) for line in lines]
 
     def end(self) -> None:
-        """Stops it; a run survives that at any moment."""
         self._process.terminate()
         with suppress(BrokenPipeError):
             self._input.close()
@@ -136,7 +131,6 @@ class _Worker:
 
 
 def _start(errors: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, with pipes for tasks and events."""
     command = [sys.executable, "-P", "-m", "tacit.lab.worker"]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
     return subprocess.Popen[bytes](command, start_new_session=True, env=environment, **pipes)
@@ -171,7 +165,6 @@ class Display:
             self._live.stop()
 
     def begin(self, tasks: list[Task], waiting: list[Task], *, jobs: int) -> None:
-        """Says what is about to run."""
         cells, runs = len({task.cell.slug for task in tasks}), len(tasks)
         self._total, self._done = runs, runs - len(waiting)
         self._left = {task: task.experiment.train.rounds for task in waiting}
@@ -185,7 +178,6 @@ class Display:
             self._live.start()
 
     def watch(self, task: Task | None, event: Event) -> None:
-        """Takes in what a worker said, or that time has passed."""
         if task is not None:
             self._take(task, event)
         if self._live:
@@ -228,7 +220,6 @@ class Display:
 
 
 def name(task: Task) -> str:
-    """A run in words."""
     return f"{task.cell.label}, seed {task.experiment.run.seed}"
 
 

@@ -40,28 +40,23 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """The metric that stands for it."""
         return str((self.summary or {}).get("metric", "accuracy"))
 
     @property
     def score(self) -> float:
-        """The mean of its metric over the last 10 rounds; of a run without rounds, what it ended with."""
         last = _last(self.rounds, self.metric)
         return self.final if last is None else last
 
     @property
     def backdoor(self) -> float | None:
-        """What malicious clients reached, over the same rounds; None where nobody was malicious. No epsilon covers it."""
         return _last(self.rounds, BACKDOOR)
 
     @property
     def final(self) -> float:
-        """What the model it left reaches on the test rows, or on its clients' held-out ones."""
         return final_score(self.summary, self.metric) if self.summary else math.nan
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
-        """What it promises, or None."""
         return self.summary["guarantee"] if self.summary else None
 
 
@@ -93,7 +88,6 @@ class Row:
 
     @property
     def backdoor(self) -> Estimate | None:
-        """What malicious clients reached, over seeds, in the last 10 rounds; None where nobody was malicious."""
         return estimate([run.backdoor for run in self.ended if run.backdoor is not None], (0.0, 1.0))
 
     @property
@@ -104,27 +98,22 @@ class Row:
 
     @property
     def ended(self) -> list[Run]:
-        """The runs that can be counted."""
         return [run for run in self.runs if run.summary is not None]
 
     @property
     def metric(self) -> str:
-        """The metric that stands for its runs."""
         return headline(self.cell.experiments[0])
 
     @property
     def score(self) -> Estimate | None:
-        """Over seeds, of the last 10 rounds; None where no run ended."""
         return estimate([run.score for run in self.ended], metrics.bounds(self.metric))
 
     @property
     def final(self) -> Estimate | None:
-        """Over seeds, of the final models."""
         return estimate([run.final for run in self.ended], metrics.bounds(self.metric))
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
-        """What the cell promises: the widest range of epsilon over its seeds, the rest as any of its runs says it."""
         promises = [run.guarantee for run in self.ended if run.guarantee]
         if not promises:
             return None
@@ -138,7 +127,6 @@ class Row:
         return Epsilon(promise["epsilon"]["min"], promise["epsilon"]["max"], promise["delta"])
 
     def mean(self, key: str) -> float:
-        """The mean of a number of the summaries; NaN where no run ended."""
         numbers = [float(run.summary[key]) for run in self.ended if run.summary]
         return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
@@ -185,7 +173,6 @@ def last_rounds(lengths: Iterable[int]) -> str:
 
 
 def lengths(rows: Iterable[Row]) -> list[int]:
-    """The rounds of every run that ended."""
     return [len(run.rounds) for row in rows for run in row.ended]
 
 
@@ -198,7 +185,6 @@ def statement(guarantee: dict[str, Any]) -> str:
 
 
 def statements(rows: Iterable[Row]) -> list[str]:
-    """The different promises of the cells, in words."""
     return list(dict.fromkeys(statement(row.guarantee) for row in rows if row.guarantee))
 
 
@@ -210,7 +196,6 @@ def which_promise(row: Row, known: Sequence[str]) -> str:
 
 
 def units(rows: Iterable[Row]) -> list[str]:
-    """The units of privacy that occur."""
     return list(dict.fromkeys(row.guarantee["unit"] for row in rows if row.guarantee))
 
 
@@ -233,7 +218,6 @@ def _read(task: Task, failure: str | None) -> Run:
 
 
 def values_of(run: Run, key: str) -> list[float]:
-    """A number of every round of a run; NaN where a round was not tested."""
     return [record.get(key, math.nan) for record in run.rounds]
 
 

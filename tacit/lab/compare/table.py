@@ -97,12 +97,10 @@ def _value(row: Row, key: str, known: list[str]) -> str | None:
 
 
 def attacked(rows: Iterable[Row]) -> list[str]:
-    """What attacks have measured in any cell."""
     return list(dict.fromkeys(name for row in rows for name in row.attacks))
 
 
 def score(row: Row) -> str:
-    """The metric with its interval, as in `0.8731 ± 0.0120`."""
     return with_interval(row.score)
 
 
@@ -163,7 +161,6 @@ def _attacked(rows: Sequence[Row]) -> str:
 
 
 def troubles(row: Row) -> list[str]:
-    """Runs that failed, and runs that ended before the planned rounds."""
     found = [f"seed {run.seed} failed: {run.failure.rstrip('.')}" for run in row.runs if run.failure]
     planned = row.cell.experiments[0].train.rounds
     early = [len(run.rounds) for run in row.ended if len(run.rounds) < planned]
@@ -187,7 +184,6 @@ def _tables(rows: Sequence[Row], trouble: Sequence[str]) -> list[Table]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The tables and their notes as Markdown."""
     first, *more = _tables(rows, ["; ".join(troubles(row)) for row in rows])
     texts = "\n\n".join(one.markdown() for one in (first, *more))
     return f"{texts}\n\n" + "\n".join(f"- {note}" for note in first.notes) + "\n"
@@ -242,9 +238,7 @@ def _varied(row: Row) -> dict[str, Any]:
 
 def round_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A flat dict for every round of every run that ended, with its cell, what that varies and its seed: for pandas, seaborn or R.
-
-    The other keys are those of a run's own rounds.csv; what a run does not have is None.
-    """
+    The other keys are those of a run's own rounds.csv; what a run does not have is None."""
     found = []
     for row in rows:
         for run in row.ended:

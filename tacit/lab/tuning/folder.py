@@ -81,9 +81,7 @@ def begin(
     before: Before,
 ) -> Folder:
     """Writes down what was asked, once, and names the search for its ledger; of one that goes on, looks that nothing else is asked.
-
-    Raises: BadInput where a search would go on with other settings, or nobody knows its name any more.
-    """
+    Raises: BadInput where a search would go on with other settings, or nobody knows its name any more."""
     texts = {
         BASE: dumps(dict(values)),
         ASKED: dumps({"runs": runs, "shape": shape, **({"losers": losers} if losers else {}), "vary": dict(vary)}),
@@ -147,7 +145,6 @@ def _begun(path: Path) -> dict[int, list[str]]:
 
 def publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
     """Makes `best` of a run's folder, whole or not at all.
-
     Guarantee: its files carry the time at which the search began, so that they do not say when, and so as which, the run ended.
     """
     made = path / f".{BEST}.new"
@@ -165,9 +162,7 @@ def publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
 @dataclass(frozen=True)
 class State:
     """How far a search has come: the picks of all its runs, how many are done, and the best of those (its number and its place).
-
-    `starts` are those of the search itself, by name, where what its runs draw will not come again.
-    """
+    `starts` are those of the search itself, by name, where what its runs draw will not come again."""
 
     key: str
     picks: tuple[int, ...]
@@ -177,14 +172,11 @@ class State:
     starts: tuple[str, ...] = ()
 
     def draw(self, number: int) -> str:
-        """What the noise of one run is keyed by beside all else: no two runs share it."""
         return f"{self.key}:{number}"
 
     def after(self, rank: tuple[float, str] | None) -> "State":
         """The state after one more run, which would be released if nothing ranked higher; None ranks below everything.
-
-        A score that is no number ranks as None: it compares with nothing, so that the order of runs would decide.
-        """
+        A score that is no number ranks as None: it compares with nothing, so that the order of runs would decide."""
         rank = None if rank is None or math.isnan(rank[0]) else rank
         done, better = self.done + 1, rank is not None and (self.rank is None or rank > self.rank)
         return replace(self, done=done, best=done, rank=rank) if better else replace(self, done=done)
@@ -243,7 +235,6 @@ def forget_losers(path: Path, state: State) -> None:
 
 
 def forget(path: Path) -> None:
-    """Deletes all of it."""
     if (path / NAME).exists():
         shutil.rmtree(path / NAME)
 
@@ -253,7 +244,6 @@ def forget(path: Path) -> None:
 
 def begin_hidden(path: Path, state: State, ledger: Ledger, start: str) -> State:
     """Notes a start of a search of which only the best is seen. Returns its state, which is on disk.
-
     Raises: LedgerError where a copy has gone on, or has published what it found before this one knew; then nothing may be run.
     """
     if ledger.released(FOUND) and state.done < len(state.picks):
@@ -269,9 +259,7 @@ def begin_hidden(path: Path, state: State, ledger: Ledger, start: str) -> State:
 
 def begin_seen(path: Path, number: int, ledger: Ledger, parts: Parts) -> None:
     """Notes that a run which is seen may release from now on; in the ledger too where its noise will not come again.
-
-    Raises: LedgerError where another folder had this start; then nothing may be released.
-    """
+    Raises: LedgerError where another folder had this start; then nothing may be released."""
     begun = {str(one): names for one, names in _begun(path).items()}
     known = [*begun.get(str(number), []), *([parts.nonce] if parts.nonce else [])]
     store.write(path / BEGUN, json.dumps(begun | {str(number): known}).encode())
@@ -280,9 +268,7 @@ def begin_seen(path: Path, number: int, ledger: Ledger, parts: Parts) -> None:
 
 def release(ledger: Ledger, found: str, state: State | None) -> None:
     """Notes what a search is about to publish: one thing for its charge, and nothing once a copy has gone on after this start.
-
-    Raises: LedgerError; then nothing may be published.
-    """
+    Raises: LedgerError; then nothing may be published."""
     if state and state.starts and ledger.released(_named(FOUND, len(state.starts))):
         raise LedgerError(
             f"The ledger {ledger.path} knows a later start of this search: a copy of its folder went on, and what that one finds"

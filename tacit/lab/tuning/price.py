@@ -134,10 +134,8 @@ class Releases:
 class Priced:
     """A search with its noise: `runs` are the candidates as they are run, and `events` what each client pays, once, for all, beside
     what it is `asked` in all of them by the query that scores them.
-
     Under "" stands what everybody pays. The epsilons are those of the client that pays most, at `delta`: of one run, of the best
-    of about so many where nothing else is seen (None where that has no price), and of all of them where all are seen.
-    """
+    of about so many where nothing else is seen (None where that has no price), and of all of them where all are seen."""
 
     hidden: bool
     repetitions: Repetitions
@@ -156,19 +154,14 @@ class Priced:
 
     @property
     def epsilon(self) -> float:
-        """What the search costs."""
         return self.best if self.hidden and self.best is not None else self.composed
 
 
 def hidden(candidates: Sequence[Candidate], population: Population, law: Repetitions) -> Priced:
     """The price of a search of which only the best model is seen, by central DP.
-
     Noise that is said is kept; else every candidate gets the least, to 0.1 %, with which the search keeps the clients' epsilon.
-
     Guarantee: with noise derived here the search costs at most what other runs of the ledger have left of epsilon.
-
-    Raises: BadInput where budgets differ or set no limit, and where some candidates say their noise and others do not.
-    """
+    Raises: BadInput where budgets differ or set no limit, and where some candidates say their noise and others do not."""
     said = [candidate.experiment.privacy.noise_multiplier for candidate in candidates]
     if None in said and any(said):
         raise BadInput("Some candidates say privacy.noise_multiplier and others do not: say it for all, or for none.")
@@ -209,9 +202,7 @@ def hidden(candidates: Sequence[Candidate], population: Population, law: Repetit
 
 def refuse_unpriced(priced: Priced, parts: Parts) -> None:
     """Refuses a run that releases anything else than the price of a search of which only the best is seen was computed of.
-
-    What is charged is computed before a run is built, and held here against what was built. Raises BadInput.
-    """
+    What is charged is computed before a run is built, and held here against what was built. Raises BadInput."""
     event, times = counted(parts.algorithm.cost(parts.population[0]) or NoOpDpEvent())
     known = getattr(priced.events[ALL], "runs", ())
     if not parts.plan.sampler.charges_all or (event, times * parts.experiment.train.rounds) not in known:
@@ -268,11 +259,8 @@ Paid = dict[str, Releases]
 
 def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Population, law: Repetitions) -> Priced:
     """The price of a search all of whose runs are seen, each with an epsilon for every client such that together they keep its own.
-
     Guarantee: what each client may release in all runs costs at most what other runs of the ledger have left of its epsilon.
-
-    Raises: BadInput where candidates differ in what a client pays, BudgetExhausted where a client could pay for no round.
-    """
+    Raises: BadInput where candidates differ in what a client pays, BudgetExhausted where a client could pay for no round."""
     first, count = candidates[0], round(law.mean)
     accountant, left = first.experiment.privacy.accountant, population.to_spread
 
@@ -422,9 +410,7 @@ def _enough_noise(priced: Priced, parts: Parts) -> str:
 def pay(ledger: Ledger, folder: Folder, parts: Parts, priced: Priced, key: str) -> None:
     """Charges the whole search, the answers that score its runs included, once: the same search that goes on is not charged again,
     and no other is let in under its name.
-
-    Raises: LedgerError or BudgetExhausted; then nothing may be run.
-    """
+    Raises: LedgerError or BudgetExhausted; then nothing may be run."""
     texts = [candidate.experiment.toml() for candidate in priced.runs]
     attempt = mark("search", key, parts.population.digest(), package("lab.tuning"), *texts)
     ledger.open_round(0, attempt)

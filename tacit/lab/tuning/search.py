@@ -155,9 +155,7 @@ def _prepared(
 
 def _refuse_coin(parts: Parts) -> None:
     """Refuses to choose by answers that clients give about held-out rows where their noise leaves nothing to choose by.
-
-    It follows from public numbers. Raises BadInput.
-    """
+    It follows from public numbers. Raises BadInput."""
     judged = judged_by(parts.experiment, parts.dataset)
     why = "" if judged is None else tells_nothing(parts.experiment, judged, parts.plan, parts.population)
     if why:
@@ -211,9 +209,7 @@ def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) 
 
 def _hidden_runs(path: Path, state: folders.State, priced: Priced, ledger: Ledger) -> tuple[Path, int]:
     """Runs what was drawn, keeps the best alone, and says where it is and which candidate it was.
-
-    Raises: TrainingDiverged where there is none, which is told for the search's charge as a model would be.
-    """
+    Raises: TrainingDiverged where there is none, which is told for the search's charge as a model would be."""
     while state.done < len(state.picks):
         number = state.done + 1
         candidate = state.picks[number - 1]
@@ -246,12 +242,9 @@ def _ran(
 ) -> tuple[float, str] | None:
     """Runs, or goes on with, one run; its place in the order by which the best is chosen, or None where it has no score: it
     diverged, or its metric cannot be told of the model.
-
     `begun` is told when its folder and ledger are there, before it releases anything.
-
     Guarantee: the order is total, and a function of what would be released: the score, then a hash of the model. Nothing that a
-    model does after the search is paid for ends the search: what has no score ranks below everything.
-    """
+    model does after the search is paid for ends the search: what has no score ranks below everything."""
     if not (place / folders.SUMMARY).exists():
         try:
             again, said = (place / "experiment.toml").exists(), {"page": False, "trial_id": trial_id}
@@ -282,7 +275,6 @@ def score_of(experiment: Experiment, summary: Mapping[str, Any]) -> float | None
 
 
 def _hash(place: Path, candidate: Candidate) -> str:
-    """What would be released, by its hash."""
     return hashlib.blake2b((place / "model.safetensors").read_bytes() + candidate.label.encode()).hexdigest()
 
 
