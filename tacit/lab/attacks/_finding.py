@@ -34,11 +34,7 @@ class Scored:
 
     @classmethod
     def of(
-        cls,
-        scores: np.ndarray,
-        member: np.ndarray,
-        groups: np.ndarray | None = None,
-        models: np.ndarray | None = None,
+        cls, scores: np.ndarray, member: np.ndarray, groups: np.ndarray | None = None, models: np.ndarray | None = None
     ) -> "Scored":
         """Flat arrays of whatever shape they come in. Raises BadInput where there are no members, or nobody else."""
         flat, truth, shape = np.asarray(scores, float).ravel(), np.asarray(member, bool).ravel(), np.shape(scores)

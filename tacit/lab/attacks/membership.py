@@ -21,17 +21,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.lab.attacks import _finding as roc
-from tacit.lab.attacks._shadows import (
-    ROWS,
-    TRUSTED,
-    confidences,
-    halves,
-    pooled,
-    shadows,
-    watched,
-    whole,
-    whole_update,
-)
+from tacit.lab.attacks._shadows import ROWS, TRUSTED, confidences, halves, pooled, shadows, watched, whole, whole_update
 from tacit.privacy.plan import kind_of
 from tacit.training.flat import blocks, trainable, training
 from tacit.types import Message

@@ -262,11 +262,7 @@ class Judged:
         numbers = {"claimed": check.claimed, "as_run": check.evidence.value, "low": self.low, "high": self.high}
         about = dict(zip(("where", "quantity", "part"), check.name, strict=True))
         about |= {name: number * check.unit for name, number in numbers.items()}
-        return about | {
-            "exact": check.evidence.tests == 0,
-            "held_against": self.against,
-            "rejected": self.rejected,
-        }
+        return about | {"exact": check.evidence.tests == 0, "held_against": self.against, "rejected": self.rejected}
 
 
 @dataclass(frozen=True)

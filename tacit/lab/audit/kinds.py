@@ -366,8 +366,7 @@ class Distributed(Subject):
         plan = cast(DistributedPlan, parts.plan)
         number = dict(zip(parts.population.names, plan.groups.tolist(), strict=True))
         return _with_seals(
-            parts,
-            lambda name, seal: Plain(lanes_of(plan, number[name], None), plan.noises[number[name]].fewest),
+            parts, lambda name, seal: Plain(lanes_of(plan, number[name], None), plan.noises[number[name]].fewest)
         )
 
     def clients(self) -> Iterator[Check]:

@@ -22,11 +22,7 @@ NUMBERS = ("difference", "difference_low", "difference_high", "p", "p_holm", "co
 KEYS = ("cell", "than", "key", "seeds", *NUMBERS)
 MOST_SHOWN = 12
 SIGNED = Kind(lambda one: with_interval(one, "+"))
-PINNED = {
-    "data": "rows (seed.data)",
-    "epsilon": "budgets (seed.epsilon)",
-    "model": "first weights (seed.model)",
-}
+PINNED = {"data": "rows (seed.data)", "epsilon": "budgets (seed.epsilon)", "model": "first weights (seed.model)"}
 
 
 @dataclass(frozen=True)
