@@ -73,9 +73,7 @@ def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | 
         return [None] * len(population)
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]
-        raise BadInput(
-            f"Client {name} sets no limit (epsilon = inf), so there is no share of it: name a finite epsilon."
-        )
+        raise BadInput(f"Client {name} sets no limit (epsilon = inf), which has no share: name a finite epsilon.")
     settings = {"delta": population.delta, "sampling_rate": 1.0, "steps": 1, "accountant": privacy.accountant}
     multipliers = noise_multipliers(share * population.to_spread, **settings)
     return [NoisyCounts(float(z), query.l2_squared, query.cells) for z in multipliers]
@@ -90,9 +88,7 @@ def _answers(
         if known.question != question:
             raise BadInput(f"{folder.path} has answers to other questions: ask them again, or choose another --out.")
         if ledger is not None and not ledger.knows(0):
-            raise LedgerError(
-                f"{folder.path} holds answers that {ledger.path} knows no charge for: restore the ledger."
-            )
+            raise LedgerError(f"{folder.path} has answers that {ledger.path} has no charge for: restore the ledger.")
         return known
     counted = parts.population if parts.experiment.data.own_share is None else replace(parts.population, held=None)
     clients, attempt = _clients(counted), mark("stats", parts.releases.digest, question)
@@ -101,9 +97,7 @@ def _answers(
         prices = {client.id: noise.event() for client, noise in zip(clients, noises, strict=True) if noise}
         clients = ledger.admit(clients, lambda client: prices[client.id])
     if not clients:
-        raise BudgetExhausted(
-            "No client can pay for these statistics with what is left of its budget; nothing was released."
-        )
+        raise BudgetExhausted("No client's remaining budget pays for these statistics; nothing was released.")
     streams, counts, stds = parts.releases.streams(), {}, {}
     for client in clients:
         true, noise = query.count(client.x.cpu().numpy(), client.y.cpu().numpy()), noises[client.index]

@@ -98,9 +98,7 @@ def attack(
     known = None if force else read(file)
     if known is not None:
         if known.get("key") != key:
-            raise RunExists(
-                f"{file} is of another experiment or other options: choose another --out, or set it aside with --force."
-            )
+            raise RunExists(f"{file} is of another experiment or other options: choose another --out, or use --force.")
         return Finding.of(known)
     if force and file.exists():
         file.rename(store.first_free(folder / f"attack-{slug}.{number}.json" for number in range(1, 10**6)))
@@ -193,9 +191,7 @@ def chosen(words: str | None, options: Options | None = None) -> list[str]:
         raise BadInput(f"Expected each attack of --attack once, got {', '.join(names)}.")
     for name in options or {}:
         if name not in names:
-            raise BadInput(
-                f"--with {name}.… is for an attack that --attack does not name: add it there, or leave it out."
-            )
+            raise BadInput(f"--with {name}.… is for an attack that --attack does not name: leave it out.")
     if (options or {}).get(IN_RUNS):
         raise BadInput(
             "In a comparison malicious clients are settings: say --set attack.kind=dba (or share, start, ...) instead of"
@@ -203,7 +199,7 @@ def chosen(words: str | None, options: Options | None = None) -> list[str]:
         )
     if OWN_LEVELS in names:
         raise BadInput(
-            "An inversion has levels of epsilon of its own and is no column of a comparison: use `tacit attack inversion`."
+            "An inversion has levels of epsilon of its own, so it is no column: use `tacit attack inversion`."
         )
     for name in names:
         load(name, **(options or {}).get(name, {}))

@@ -44,9 +44,7 @@ def whole(experiment: Experiment) -> Experiment:
     numeric = experiment.data.options().get("numeric", {})
     private = [name for name, value in numeric.items() if value == "private"] if isinstance(numeric, Mapping) else []
     if private:
-        raise BadInput(
-            f"The range of {private[0]!r} is asked for in every run: declare one in data.numeric to attack this experiment."
-        )
+        raise BadInput(f"The range of {private[0]!r} is asked for in every run: declare it in data.numeric.")
     values = experiment.model_dump(exclude_none=True)
     for table, keys in {"data": ("held_out",), "privacy": ("query_shares",), "run": ("out", "writers")}.items():
         values[table] = {key: value for key, value in values[table].items() if key not in keys}
@@ -125,9 +123,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if bool(self.classes) == bool(self.column) or bool(self.column) != bool(self.value):
-            raise BadInput(
-                "Say which rows have the property: --with classes=[0,1], or --with column=NAME --with value=VALUE."
-            )
+            raise BadInput("Say which rows have the property: --with classes=[0,1], or --with column=… --with value=….")
 
     def __str__(self) -> str:
         return f"{self.column} = {self.value}" if self.column else f"class {' or '.join(self.classes)}"

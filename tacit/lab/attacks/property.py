@@ -184,9 +184,7 @@ def _finding(
     by_round = {r: found for r, score in zip(rounds, scores, strict=True) if (found := judged(score, f"round {r + 1}"))}
     all_looks = judged(together, "all looks")
     if all_looks is None:
-        raise BadInput(
-            "In no round that was looked at did clients of both kinds take part: set --with looks=20, or more models."
-        )
+        raise BadInput("Clients of both kinds took part in no round that was looked at: raise --with looks or models.")
     found = list(by_round.values())
     x, y = tuple(float(r + 1) for r in by_round), tuple(one.value for one in found)
     line = Line("found", x, y, tuple(one.low or 0.0 for one in found), tuple(one.high or 1.0 for one in found))

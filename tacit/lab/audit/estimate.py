@@ -117,7 +117,7 @@ class Charged:
         if isinstance(event, dp_accounting.GaussianDpEvent):
             return event.noise_multiplier
         raise BadInput(
-            f"An audit knows Gaussian noise and integer shares, and this run is priced as {type(event).__name__}."
+            f"An audit knows Gaussian noise and integer shares; this run is priced as {type(event).__name__}."
         )
 
     @property

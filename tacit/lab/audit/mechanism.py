@@ -46,7 +46,7 @@ def prepared(experiment: Experiment) -> Parts:
         raise BadInput("This experiment promises nothing, so that there is no claim to audit: set privacy.kind.")
     if type(parts.algorithm) not in KINDS:
         raise BadInput(
-            f'privacy.kind = "{experiment.privacy.kind}" is somebody\'s own: an audit knows local, central and distributed DP.'
+            f'privacy.kind = "{experiment.privacy.kind}" cannot be audited: local, central, distributed can.'
         )
     return parts
 

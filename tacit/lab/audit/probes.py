@@ -181,6 +181,6 @@ def claim_of(event: DpEvent | None) -> Claim:
         event, rate, fixed = event.event, event.sample_size / event.source_dataset_size, True
     if not isinstance(event, dp_accounting.GaussianDpEvent):
         raise BadInput(
-            f"An audit measures Gaussian noise and integer shares, and this experiment is priced as {type(event).__name__}."
+            f"An audit measures Gaussian noise and integer shares; this is priced as {type(event).__name__}."
         )
     return Claim(event.noise_multiplier, rate, steps, fixed)

@@ -133,9 +133,7 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
         raise BadInput("Two of these folders hold the same canaries, which are evidence once: name each run once.")
     for other in runs[1:]:
         if set(other.groups) != set(groups):
-            raise BadInput(
-                f"{first.folder} and {other.folder} promise different things, which are never pooled: audit each by itself."
-            )
+            raise BadInput(f"{first.folder} and {other.folder} promise different things: audit each alone.")
     looks, earlier = looks_at([run.folder for run in runs], pool)
     own = share([(run.ledger, run.place) for run in runs], earlier=earlier)
     level *= own / max(1, len(groups))
@@ -147,9 +145,7 @@ def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
             continue
         traces, places = _together([one for one, *_ in seen]), np.concatenate([part for _, part, _ in seen])
         if (traces.drawn > charged.steps).any():
-            raise BadData(
-                f"{first.folder} has canaries that were drawn more often than there are steps: restore its traces."
-            )
+            raise BadData(f"{first.folder} has canaries drawn more often than there are steps: restore its traces.")
         owners = np.concatenate([of + k * len(first.names) for k, (*_, of) in enumerate(seen)])
         plain, family = shown(traces, charged, level=level)
         as_run = measured(traces, charged, level=level, parts=_parts(first, places, owners))
@@ -235,9 +231,7 @@ def _canaries(run: RunFiles) -> Canaries:
     if count is None:
         raise BadInput(f"{run.folder} has no canaries to audit. {_first(run)}")
     if run.summary is None or run.clients is None:
-        raise BadInput(
-            f"The run in {run.folder} has not ended: go on with --resume, and audit it then. Nothing was looked at."
-        )
+        raise BadInput(f"The run in {run.folder} has not ended: --resume it first. Nothing was looked at.")
     everybody, size = len(run.clients["names"]), int(run.summary["parameters"])
     shared = kind_of(run.experiment).plans.traits.summed
     refuse_more(count, everybody, size, shared=shared)

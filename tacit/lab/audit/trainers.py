@@ -73,9 +73,7 @@ def at_site(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
         raise BadInput("a key that can be split takes too long to make")
     kind_of(experiment).refuse_at_site(experiment)
     if experiment.data.name in OWN_FILES or experiment.data.part is not None:
-        raise BadInput(
-            "its rows are in a file of the site's own, or were passed from Python: audit it with another data source"
-        )
+        raise BadInput("its rows are in a site's own file, or were passed from Python: use another data source")
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="tacit-audit-", dir=memory) as folder:
         sites: Sites = {}

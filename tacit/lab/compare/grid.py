@@ -180,9 +180,7 @@ def refuse_two_metrics(cells: Sequence[Cell]) -> None:
     """Refuses a grid whose cells are not judged by one metric: no table or figure could compare them. Raises BadInput."""
     named = sorted({metrics.words(headline(cell.experiments[0])) for cell in cells})
     if len(named) > 1:
-        raise BadInput(
-            f"Cells are compared by one metric, these by {' and by '.join(named)}: set metric.choose for all."
-        )
+        raise BadInput(f"Cells are compared by one metric, not by {' and by '.join(named)}: set metric.choose.")
 
 
 def try_out(cell: Cell) -> None:
@@ -323,9 +321,7 @@ def tasks_of(path: Path, cells: Sequence[Cell]) -> list[Task]:
             folder = path / "runs" / cell.slug / f"seed-{experiment.run.seed}"
             known = folder / "experiment.toml"
             if known.exists() and not says_same(known.read_text("utf-8"), experiment):
-                raise BadInput(
-                    f"The run in {folder} was started with other settings: leave out --set, or choose another --out."
-                )
+                raise BadInput(f"The run in {folder} has other settings: leave out --set, or choose another --out.")
             tasks.append(Task(cell, experiment, folder))
     return tasks
 
@@ -339,9 +335,7 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
     if force or resume:
         return
     if (path / ASKED).exists():
-        raise RunExists(
-            f"{path} already holds a comparison: use --resume to go on with it, or --force to set it aside and start anew."
-        )
+        raise RunExists(f"{path} already holds a comparison: use --resume to go on, or --force to set it aside.")
     if (path / "experiment.toml").exists():
         raise RunExists(f"{path} already holds a run: choose another --out, or use --force to set it aside.")
 

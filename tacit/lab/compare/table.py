@@ -111,9 +111,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     rare = sorted({row.cell.experiments[0].run.evaluate_every or 1 for row in rows})
     if rare[-1] > 1:
         often = " or ".join(map(str, rare))
-        said.append(
-            f"Models were tested every {often} rounds and after the last: means are over those among the last rounds."
-        )
+        said.append(f"Models were tested every {often} rounds and after the last: means are over tested rounds.")
     said += for_some_alone([row.cell for row in rows])
     said += differences.notes(rows)
     said += client_notes(rows)

@@ -51,9 +51,7 @@ def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
     if resume and not (path / ASKED).exists():
         raise BadInput(f"There is no search to resume in {path}.")
     if any((path / name).exists() for name in HELD) and not resume and not force:
-        raise RunExists(
-            f"{path} is in use: go on with a search by --resume, set it aside by --force, or choose another --out."
-        )
+        raise RunExists(f"{path} is in use: --resume a search, set it aside with --force, or choose another --out.")
 
 
 def asked(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
@@ -93,15 +91,11 @@ def begin(
         for name, text in texts.items():  # what was asked comes last: with it there is a search
             store.write(path / name, text.encode())
     elif any((path / name).read_text("utf-8") != text for name, text in texts.items()):
-        raise BadInput(
-            f"The search in {path} was started with other settings: resume it as it was, or choose another --out."
-        )
+        raise BadInput(f"The search in {path} has other settings: resume it as it was, or choose another --out.")
     try:
         name = str(json.loads((path / SEARCH).read_text("utf-8"))["run"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise BadInput(
-            f"{path / SEARCH} is missing or damaged, so nobody knows which charge is this search's."
-        ) from None
+        raise BadInput(f"{path / SEARCH} is missing or damaged: it says which charge is this search's.") from None
     return Folder(path, name, lock)
 
 
@@ -132,15 +126,11 @@ def _begun(path: Path) -> dict[int, list[str]]:
         return {int(number): [str(name) for name in names] for number, names in found.items()}
     except FileNotFoundError:
         if (path / RUNS).exists():
-            raise LedgerError(
-                f"{path / BEGUN} is gone, so nobody knows which runs were released: put it back."
-            ) from None
+            raise LedgerError(f"{path / BEGUN} is gone: it says which runs were released, so put it back.") from None
         store.write(path / BEGUN, b"{}")  # before there are any runs
         return {}
     except (OSError, ValueError, TypeError, AttributeError):
-        raise LedgerError(
-            f"{path / BEGUN} is damaged, so nobody knows which runs were released: put it back."
-        ) from None
+        raise LedgerError(f"{path / BEGUN} is damaged: it says which runs were released, so restore it.") from None
 
 
 def publish(path: Path, run: Path, summary: dict[str, Any]) -> None:

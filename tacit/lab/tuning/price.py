@@ -309,9 +309,7 @@ def _shares(at: Any, left: np.ndarray, count: int) -> np.ndarray:
     while not kept.all() or not np.all(at(kept)[0] <= left):
         share = np.where(kept > 0, kept, share) * SMALLER
         if share.min() < LEAST_SHARE:
-            raise BudgetExhausted(
-                f"No share of epsilon pays for {count} runs: raise epsilon or the noise, or run fewer."
-            )
+            raise BudgetExhausted(f"No share of epsilon pays for {count} runs: raise epsilon or noise, or run fewer.")
         costs, _ = at(share)
         kept = np.where(costs <= left, share, 0.0)
     return kept
@@ -426,8 +424,6 @@ def pay(ledger: Ledger, folder: Folder, parts: Parts, priced: Priced, key: str) 
             )
             paid = len(answering) == len(everybody)
     if not paid and again:
-        raise LedgerError(
-            f"The search in {folder.path} was paid for with other rows, settings or code: put them back, or start another one."
-        )
+        raise LedgerError(f"The search in {folder.path} was paid for with other rows, settings or code: put them back.")
     if not paid:
         raise BudgetExhausted("Other runs of the ledger have taken what this search needs; nothing was run.")

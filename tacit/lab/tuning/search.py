@@ -312,9 +312,7 @@ def prices(priced: Priced, unit: str) -> list[str]:
     if priced.hidden:
         dearer = priced.best is not None and priced.best > priced.composed
         # what is charged there also counts the rounds that may be lost and repeated, so that only its own price is sure
-        cheaper = (
-            "That is more than all seen: `--losers seen` may be cheaper here, and with `--price` says what it costs."
-        )
+        cheaper = "That is more than all seen: `--losers seen` may be cheaper here (`--price` says it)."
         charged = f"Charged: {shown(priced.epsilon)}, before the first run. How many runs there are stays secret."
         return [*lines, *[cheaper] * dearer, charged]
     asked, needed = "as asked, all of them may be seen", "somebody whom the promise is against sees every run"
