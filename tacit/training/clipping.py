@@ -46,12 +46,9 @@ def clipped_sum_slow(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, clip: float, losses: Losses = cross_entropy
 ) -> torch.Tensor:
     """The slow twin: one example at a time, by autograd. Flat, in the order of `flat.blocks`."""
-    parameters = [parameter for _, parameter in trainable(model)]
-    total = torch.zeros(sum(parameter.numel() for parameter in parameters), device=x.device)
+    total = torch.zeros(sum(parameter.numel() for _, parameter in trainable(model)), device=x.device)
     for i in range(len(y)):
-        loss = losses(model(x[i : i + 1]), y[i : i + 1])[0]
-        parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
-        gradient = torch.cat([part.reshape(-1) for part in parts])
+        gradient, _ = example_gradient(model, x[i : i + 1], y[i : i + 1], losses)
         norm = gradient.norm()
         total += torch.where(norm.isfinite(), gradient * (clip * (1 - MARGIN) / norm).clamp(max=1.0), 0.0)
     return total

@@ -132,11 +132,13 @@ class Product:
         self.kept: torch.Tensor | None = None
 
     def squared_norms(self) -> torch.Tensor:
-        if self._keeps() and self._gram_cost() >= FLOAT_COST * self.p * self.q:
+        size, factors = self.p * self.q, self.time * (self.p + self.q)
+        keeps = self.batch * self.groups * size <= KEEP_FLOATS or size <= KEEP_RATIO * factors
+        gram_cost = 2 * self.time**2 * (self.p + self.q + FLOAT_COST)
+        if keeps and gram_cost >= FLOAT_COST * size:
             self.kept = self.gradients() if self.gradients else multiplied(*self.rows(slice(None)))
             return row_norms(self.kept).square()
-        again = (FLOAT_COST + 2 * self.time) * self.p * self.q
-        norms = gram_norms if self._gram_cost() < again else multiplied_norms
+        norms = gram_norms if gram_cost < (FLOAT_COST + 2 * self.time) * size else multiplied_norms
         return torch.cat([norms(*self.rows(part)) for part in self._parts()])
 
     def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
@@ -159,15 +161,9 @@ class Product:
             own, into = weights[first : first + step], out[first : first + step]
             part = slice(first * examples, (first + len(own)) * examples)
             a, d = (wide(cleaned(rows)) for rows in self.rows(part))
-            sums = weighted_each(a, d * own.reshape(-1, 1, 1, 1), len(own))
-            into.add_(torch.stack([self.arranged(total) for total in sums]))
-
-    def _gram_cost(self) -> int:
-        return 2 * self.time**2 * (self.p + self.q + FLOAT_COST)
-
-    def _keeps(self) -> bool:
-        gradient, factors = self.p * self.q, self.time * (self.p + self.q)
-        return self.batch * self.groups * gradient <= KEEP_FLOATS or gradient <= KEEP_RATIO * factors
+            factors = (d * own.reshape(-1, 1, 1, 1), a)
+            d, a = (rows.unflatten(0, (len(own), -1)).flatten(1, 2).transpose(1, 2) for rows in factors)
+            into.add_(torch.stack([self.arranged(total) for total in d.mT @ a]))  # (client, groups, q, p)
 
     def _parts(self) -> list[slice]:
         each = self.groups * (self.time * (self.p + self.q) + min(2 * self.time**2, self.p * self.q))
@@ -236,13 +232,6 @@ def weighted(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
     if a.shape[2] == 1:
         return torch.mm(d.reshape(-1, d.shape[3]).t(), a.reshape(-1, a.shape[3]))
     return torch.bmm(d.permute(2, 3, 0, 1).flatten(2), a.permute(2, 0, 1, 3).flatten(1, 2))
-
-
-def weighted_each(a: torch.Tensor, d: torch.Tensor, clients: int) -> torch.Tensor:
-    """The sums (client, groups, q, p) over the examples of each of some clients."""
-    # (client, groups, row, ...)
-    d, a = (rows.unflatten(0, (clients, -1)).flatten(1, 2).transpose(1, 2) for rows in (d, a))
-    return d.mT @ a
 
 
 def multiplied_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:

@@ -77,11 +77,9 @@ class BookKeeping:
         with torch.enable_grad():
             losses = self.losses(tape.run(self.forward, x), y)
             total = losses.sum()  # given the outputs' gradients instead, torch imports sympy: 32 MB in every site
-        found = torch.autograd.grad(total, tape.edges, allow_unused=True) if tape.edges else ()
+        forms = tape.forms(total, len(y), layers=self.layers, blocks_of=self.blocks_of, rules=RULES)
         with torch.no_grad():
-            forms = tape.forms(found, len(y), layers=self.layers, blocks_of=self.blocks_of, rules=RULES)
-            squares = [form.squared_norms() for _, form in forms] or [out.new_zeros(len(y))]
-            norms = sum(squares[1:], start=squares[0]).sqrt_()
+            norms = norms_of(forms, like=losses)
             weights = clip_weights(norms, clip)
             for block, form in forms:
                 form.add_weighted(weights, block.of(out))
@@ -117,27 +115,32 @@ class Tape:
 
     def forms(
         self,
-        found: Sequence[torch.Tensor | None],
+        total: torch.Tensor,
         batch: int,
         *,
         layers: Sequence[nn.Module],
         blocks_of: Sequence[Mapping[str, Block]],
         rules: Mapping[type[nn.Module], Rule],
     ) -> list[tuple[Block, Form]]:
-        """The gradients of every trainable parameter that was used, in the form its layer's rule gives them.
-
-        `found` are the gradients of the recorded outputs, in their order; None where nothing depends on one.
-        """
+        """The gradients of a sum of losses by every trainable parameter that was used, in the form its layer's rule gives them."""
+        found = torch.autograd.grad(total, self.edges, allow_unused=True) if self.edges else ()
         uses: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         for index, a, d in zip(self.order, self.inputs, found, strict=True):
             if d is not None:
                 uses.setdefault(index, []).append((a, d))
-        return [
-            (blocks_of[index][name], form)
-            for index, pairs in uses.items()
-            for name, form in rules[type(layers[index])](layers[index], pairs, batch).items()
-            if name in blocks_of[index]
-        ]
+        with torch.no_grad():
+            return [
+                (blocks_of[index][name], form)
+                for index, pairs in uses.items()
+                for name, form in rules[type(layers[index])](layers[index], pairs, batch).items()
+                if name in blocks_of[index]
+            ]
+
+
+def norms_of(forms: Sequence[tuple[Block, Form]], *, like: torch.Tensor) -> torch.Tensor:
+    """The norm of every example's whole gradient; `like` has a number for each."""
+    squares = [form.squared_norms() for _, form in forms] or [torch.zeros_like(like)]
+    return sum(squares[1:], start=squares[0]).sqrt_()
 
 
 class Vmapped:
@@ -363,7 +366,8 @@ def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses) ->
             text = str(error).partition("\n")[0] or type(error).__name__
             raise ModelRefused(f"The model cannot be trained on single examples: {text}") from error
         for name, state in _state(used).items():
-            if before.get(name) != state or not _equal(used, model, name):
+            held, first = (operator.attrgetter(name)(one).detach().nan_to_num() for one in (used, model))
+            if before.get(name) != state or not torch.equal(held, first):  # `.data` leaves no other trace
                 raise ModelRefused(f"The forward pass writes into {name!r}, which would carry records past the noise.")
     return torch.stack(gradients)
 
@@ -456,9 +460,3 @@ def _state(model: nn.Module) -> dict[str, tuple[int, int]]:
     # identity and version of everything the model holds
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return {name: (id(tensor), tensor._version) for name, tensor in tensors}
-
-
-def _equal(used: nn.Module, model: nn.Module, name: str) -> bool:
-    # whether a parameter or buffer of the copy still has the model's values; `.data` leaves no other trace
-    found, first = operator.attrgetter(name)(used), operator.attrgetter(name)(model)
-    return torch.equal(found.detach().nan_to_num(), first.detach().nan_to_num())

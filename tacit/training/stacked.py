@@ -23,6 +23,7 @@ from tacit.training.per_example import (
     Watched,
     clip_weights,
     drawn,
+    norms_of,
     refuse,
     same_chance,
     settle,
@@ -150,13 +151,11 @@ class StackedModel(Stackable):
         with torch.enable_grad():
             losses = self.losses(tape.run(self.forward, x.flatten(0, 1)), y.flatten(0, 1))
             total = losses.sum()
-        found = torch.autograd.grad(total, tape.edges, allow_unused=True) if tape.edges else ()
+        layers = [layer.layer for layer in self.layers]
+        forms = tape.forms(total, len(losses), layers=layers, blocks_of=self.own_blocks, rules=RULES)
         sums = self.sums(theta, mask)
         with torch.no_grad():
-            layers = [layer.layer for layer in self.layers]
-            forms = tape.forms(found, len(losses), layers=layers, blocks_of=self.own_blocks, rules=RULES)
-            squares = [form.squared_norms() for _, form in forms] or [losses.new_zeros(len(losses))]
-            norms = sum(squares[1:], start=squares[0]).sqrt_().view(mask.shape)
+            norms = norms_of(forms, like=losses).view(mask.shape)
             weights = clip_weights(norms, clip) * mask
             for block, form in forms:
                 form.add_stacked(weights, sums[:, block.start : block.stop].unflatten(1, block.shape))
