@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from tacit import plugin
 from tacit.errors import BadInput, ModelRefused, PartFailed
-from tacit.parts.models import build, check_output, names
+from tacit.parts.models import ROOM, build, check_output
 
 SIZES = {
     ("logr", (1, 28, 28)): 7_850,
@@ -30,7 +31,7 @@ def test_a_model_has_its_published_size(name, shape):
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 6, 6), (3, 15, 17), (1, 16, 16), (3, 32, 32)])
-@pytest.mark.parametrize("name", sorted({*names()} - {"hugging-face"}))
+@pytest.mark.parametrize("name", sorted({*plugin.names(ROOM)} - {"hugging-face"}))
 def test_a_model_adapts_to_its_input(name, shape):
     check_output(build(name, input_shape=shape, classes=7, seed=1), torch.zeros(3, *shape), (7,))
 

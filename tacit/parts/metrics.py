@@ -76,11 +76,6 @@ class Metric(Protocol):
     def __call__(self, answers: Answers) -> float: ...
 
 
-def names() -> list[str]:
-    """The metrics that ship with Tacit."""
-    return plugin.names(ROOM)
-
-
 def load(name: str, *, key: str = "metric.choose") -> Metric:
     """The metric of a name. Raises: BadInput."""
     made: Any = plugin.make(plugin.find(ROOM, name, key=key), {}, table="metric")
@@ -114,7 +109,7 @@ def bounds(key: str) -> tuple[float, float]:
     ((0.0, 1.0), (0.0, inf), (-inf, 1.0), (-inf, inf))
     """
     name = key.replace("_", "-")
-    if name not in names():
+    if name not in plugin.names(ROOM):
         return -math.inf, math.inf
     metric = load(name)
     low, high = (metric.worst, metric.best) if metric.better == "higher" else (metric.best, metric.worst)

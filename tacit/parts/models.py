@@ -24,11 +24,6 @@ LARGE_IMAGE = 16  # pixels a side from which the strides of the published cnn le
 SMALL_IMAGE = 6  # the same for its small sibling, and for two 3x3 convolutions without padding, then pooling
 
 
-def names() -> list[str]:
-    """The models that ship with Tacit."""
-    return plugin.names(ROOM)
-
-
 def build(
     name: str,
     *,

@@ -162,11 +162,6 @@ class tokens(Task):
         return outputs.softmax(-1)
 
 
-def names() -> list[str]:
-    """The tasks that ship with Tacit."""
-    return plugin.names(ROOM)
-
-
 def load(experiment: Experiment, dataset: Dataset) -> Task:
     """The experiment's task for a data set. Raises: BadInput for an unknown one, BadData for targets of another kind."""
     factory = plugin.find(ROOM, experiment.task.kind, key="task.kind")

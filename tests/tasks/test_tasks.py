@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import tacit
+from tacit import plugin
 from tacit.engine.assemble import build
 from tacit.errors import BadData, BadInput, TrainingDiverged
 from tacit.parts import losses, tasks
@@ -71,7 +72,7 @@ def experiment(tmp_path, kind, privacy="none", **more):
     return tacit.Experiment(run={"workers": 1}, **whole)
 
 
-@pytest.mark.parametrize("kind", tasks.names())
+@pytest.mark.parametrize("kind", plugin.names(tasks.ROOM))
 @pytest.mark.parametrize("privacy", PRIVACY)
 def test_every_task_learns_under_every_kind_of_privacy_and_its_metric_stands_for_it(tmp_path, kind, privacy):
     asked = experiment(tmp_path, kind, privacy, train={"rounds": 8 if privacy == "none" else 3})

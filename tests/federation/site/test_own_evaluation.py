@@ -8,6 +8,7 @@ import torch
 from redteam.lying_server import RUN, Server, experiment
 from tasks.test_tasks import experiment as of_task
 
+from tacit import plugin
 from tacit.data.dataset import IGNORED
 from tacit.deploy.site import site as own_evaluation
 from tacit.deploy.site.rows import HeldOut
@@ -84,7 +85,7 @@ def test_held_out_rows_of_one_class_tell_what_they_can(tmp_path):
     assert set(own_evaluation._measured(joined.parts, none, joined.parts.params).values()) == {None}
 
 
-@pytest.mark.parametrize("kind", tasks.names())
+@pytest.mark.parametrize("kind", plugin.names(tasks.ROOM))
 def test_every_task_is_judged_as_a_run_judges_it(tmp_path, kind):
     parts = build(of_task(tmp_path, kind))
     x, y, params = parts.dataset.test_x, parts.dataset.test_y.clone(), torch.linspace(-1, 1, parts.params.numel())
