@@ -52,9 +52,9 @@ WHO = {
 
 @dataclass(frozen=True)
 class Words:
-    """What a kind of privacy says of itself; where `accountant` is empty it is the experiment's.
-    `adversary` is who may see the releases, `relation` the change that epsilon is for, `sampler` what was released of
-    whom, and `assumes` what must hold beside what holds for every run: each the end of a sentence (`_meaning`)."""
+    """What a kind of privacy says of itself; where `accountant` is empty it is the experiment's. `adversary` is who may see
+    the releases, `relation` the change that epsilon is for, `sampler` what was released of whom, and `assumes` what must
+    hold beside what holds for every run: each the end of a sentence (`_meaning`)."""
 
     adversary: str
     relation: str
@@ -64,8 +64,8 @@ class Words:
 
 
 def promise(experiment: "Experiment", words: Words) -> Guarantee:
-    """The statement of a run before anything is spent: for whom, against whom, under which change.
-    Guarantee: it names the randomness and the assumptions, and says of somebody else's kind that its code is not Tacit's."""
+    """The statement of a run before anything is spent: for whom, against whom, under which change. Guarantee: it names the
+    randomness and the assumptions, and says of somebody else's kind that its code is not Tacit's."""
     privacy = experiment.privacy
     return Guarantee(
         unit=privacy.unit_kept,
@@ -89,11 +89,11 @@ def _itself(event: DpEvent) -> DpEvent:
 def spent_by(
     guarantee: Guarantee, ledger: "Ledger", population: "Population", *, seen: Callable[[DpEvent], DpEvent] = _itself
 ) -> Guarantee:
-    """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger.
-    Who was never charged spent nothing. `seen` is what an event is to whom the statement is about. The accountant that is
-    named is the one whose bound was taken; where records held out are asked about, each side's.
-    Guarantee: every epsilon is the price of what is on disk, at the statement's delta; with other runs, basic composition
-    of what they sealed. Raises: BadInput for charges that have no price."""
+    """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger. Who
+    was never charged spent nothing. `seen` is what an event is to whom the statement is about. The accountant that is
+    named is the one whose bound was taken; where records held out are asked about, each side's. Guarantee: every epsilon
+    is the price of what is on disk, at the statement's delta; with other runs, basic composition of what they sealed.
+    Raises: BadInput for charges that have no price."""
     unit, spent, bounds = guarantee.unit, np.zeros(len(population)), list[dict[str, str]]()
     compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
     for index, name in enumerate(population.names):
@@ -128,8 +128,8 @@ def _others(
 
 
 def shown(epsilon: float | None, *, digits: int = 3) -> str:
-    """An epsilon for print, rounded up: a promise is never rounded in our favour. None is no bound, as in JSON.
-    Below a tenth `digits` are counted from the first that is not zero: 0.0001 shown as 0.001 would look spent tenfold.
+    """An epsilon for print, rounded up: a promise is never rounded in our favour. None is no bound, as in JSON. Below a tenth
+    `digits` are counted from the first that is not zero: 0.0001 shown as 0.001 would look spent tenfold.
 
     >>> shown(2.0921), shown(0.05), shown(0.00012341), shown(1e-15), shown(float("inf"))
     ('2.093', '0.050', '0.000124', '1e-15', 'inf')
@@ -194,8 +194,8 @@ def _runs(count: int, word: str) -> str:
 
 
 def agreed(guarantee: Guarantee, *, client: str, epsilon: float) -> str:
-    """What one client is promised before a run begins, for whoever signs for that client.
-    Guarantee, of the ledger that is opened with this epsilon: the run costs the client no more, whatever happens in it."""
+    """What one client is promised before a run begins, for whoever signs for that client. Guarantee, of the ledger that is
+    opened with this epsilon: the run costs the client no more, whatever happens in it."""
     return _meaning(guarantee, whom=client, bound=f"the epsilon of the whole run is at most {shown(epsilon)} {LIMIT}")
 
 

@@ -1,19 +1,9 @@
 """A mechanism: one object owns who is in a step, the noise on it, and the whole price, so that the three cannot differ.
-The contract is four functions and a state that goes from each to the next:
-
-    state = mechanism.init()
-    for every step:
-        state, drawn = mechanism.sample(state, stream, size)
-        state, noised = mechanism.noise(state, stream, bounded)
-    mechanism.event()  # the price of all of it
-
-A mechanism is frozen and printable: its repr is part of the key of its noise (tacit/engine/release.py), so every number
-that the noise depends on is a field. What changes from step to step is the state: named tensors, so that whoever runs for
-longer than one call can keep it in a checkpoint. Independent noise has an empty one. Correlated noise (a tree, a band)
-keeps there what it must draw on again; such a state is as secret as the data, and never sent. What else a caller reads of
-a mechanism stands in a protocol of its own: `TrainingMechanism` where noise is added in local training, `CohortMechanism`
-where a trusted server noises the sum of a cohort (`TurnMechanism`: of one that is public), `ShareMechanism` where every
-client adds a share."""
+state = mechanism.init() for every step: state, drawn = mechanism.sample(state, stream, size) state, noised =
+mechanism.noise(state, stream, bounded) mechanism.event() # the price of all of it It is frozen and printable: its repr is
+part of the key of its noise, so every number that the noise depends on is a field. What changes is the state: named
+tensors, for a checkpoint. Independent noise has an empty one; correlated noise keeps there what it draws on again: as
+secret as the data, and never sent."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,8 +28,8 @@ Given = TypeVar("Given", covariant=True)
 class Mechanism(Protocol[Taken, Given]):
     """Takes what was bounded and gives what carries its noise: `Bounded` to `Private`, or integers to a client's share.
     Guarantee, of every implementation: `sample` and `noise`, called in turn from `init()` for the steps that `event` pays
-    for, are private at the price of `event`, whatever the bounded vectors are and even if each depends on what was
-    released before. All randomness comes from the stream: the same stream, state and vector give the same bits."""
+    for, are private at its price, whatever the bounded vectors are and even if each depends on what was released before.
+    All randomness is the stream's: the same stream, state and vector give the same bits."""
 
     def init(self) -> NoiseState:
         """The state before the first step of what `event` pays for. It draws nothing."""
@@ -60,9 +50,9 @@ class Mechanism(Protocol[Taken, Given]):
 
 
 class TrainingMechanism(Mechanism[Bounded, Private], Protocol):
-    """A mechanism of `steps` steps in the training of one client: one `event` pays for all of them.
-    Assumes, of its caller: every step's sum is of vectors clipped to `clip` and of exactly the units that `sample` drew,
-    it is noised even where none was drawn, and nothing but noised sums leaves the client."""
+    """A mechanism of `steps` steps in the training of one client: one `event` pays for all of them. Assumes, of its caller:
+    every step's sum is of vectors clipped to `clip` and of exactly the units that `sample` drew, it is noised even where
+    none was drawn, and nothing but noised sums leaves the client."""
 
     @property
     def clip(self) -> float:
@@ -118,8 +108,8 @@ class CohortMechanism(Mechanism[Bounded, Private], Protocol):
 
 
 class TurnMechanism(CohortMechanism, Protocol):
-    """A cohort's mechanism whose clients take turns in public, and whose noise goes on from round to round.
-    Assumes, of its caller: nobody is in a sum out of turn, and a round is released once."""
+    """A cohort's mechanism whose clients take turns in public, and whose noise goes on from round to round. Assumes, of its
+    caller: nobody is in a sum out of turn, and a round is released once."""
 
     def round_of(self, state: NoiseState) -> int:
         """The round that the state is before. Raises BadInput for a state that this noise cannot go on from."""
@@ -127,8 +117,8 @@ class TurnMechanism(CohortMechanism, Protocol):
 
 
 class ShareMechanism(Mechanism[Quantised, Shared], Protocol):
-    """A mechanism of which each client adds its share: private is the sum of enough of them.
-    Assumes, of its caller: a sum of fewer than `fewest` reports is never opened, and of one round only one."""
+    """A mechanism of which each client adds its share: private is the sum of enough of them. Assumes, of its caller: a sum of
+    fewer than `fewest` reports is never opened, and of one round only one."""
 
     @property
     def fewest(self) -> int:
@@ -168,7 +158,6 @@ class ExactSum:
     """A sum of at most `most` vectors of norm at most `clip`, each weighed by at most 1, in whole steps of clip / 2^26.
     Guarantee: it is the same whatever the order and the parts, and a vector moves it by exactly its own steps, whose norm
     is not above the vector's: a weight below 1 and cutting towards zero only shorten. Doubles hold every such sum.
-    Raises: BadInput for more vectors than that, and a clip of which float32 has no such part.
 
     >>> total = ExactSum(torch.zeros(2), clip=1.0, most=3)
     >>> for update in (torch.tensor([0.5, -0.25]), torch.tensor([1e-20, 0.0])):
@@ -222,9 +211,9 @@ def _kernel() -> Any:
 
 
 def bound(vector: torch.Tensor, *, clip: float) -> Bounded:
-    """Scales a whole update to norm at most C; what is within C comes back as it is, the very tensor.
-    Guarantee: the Euclidean norm of what is returned is at most C, as real numbers, and its `sensitivity` is C. A vector
-    scaled once is left alone the next time. Raises: BadInput for an update that is not finite: it has no norm.
+    """Scales a whole update to norm at most C; what is within C comes back as it is, the very tensor. Guarantee: the
+    Euclidean norm of what is returned is at most C, as real numbers, and its `sensitivity` is C. A vector scaled once is
+    left alone the next time. Raises: BadInput for an update that is not finite: it has no norm.
 
     >>> bound(torch.tensor([3.0, 4.0]), clip=1.0).vector
     tensor([0.6000, 0.8000])
@@ -244,8 +233,7 @@ def bound(vector: torch.Tensor, *, clip: float) -> Bounded:
 
 def row_scales(rows: torch.Tensor, *, clip: float) -> torch.Tensor:
     """What each of several updates (client, parameter) is multiplied by to have norm at most C, without a look at the device.
-    Guarantee: as `bound`, for every row by itself. 0 stands for a row that is not finite, or too long to be scaled in
-    float32.
+    Guarantee: as `bound`, for every row alone. 0 stands for a row that is not finite, or too long to be scaled in float32.
 
     >>> row_scales(torch.tensor([[3.0, 4.0], [0.3, 0.4], [torch.nan, 1.0]]), clip=1.0).round(decimals=3)
     tensor([0.2000, 1.0000, 0.0000])
@@ -271,10 +259,9 @@ def row_norm_bounds(rows: torch.Tensor) -> torch.Tensor:
 
 
 def norm_bound(vector: torch.Tensor) -> float:
-    """An upper bound on the Euclidean norm, at most 5e-5 of it too large; it makes no copy in double precision.
-    Squares are added in float32 in rows of 512, whose error is below 512 units of the last place, and the rows in float64.
-    Short vectors, and what leaves float32, are measured in double precision. NaN or infinity is the answer for what is not
-    finite.
+    """An upper bound on the Euclidean norm, at most 5e-5 of it too large; NaN or infinity for what is not finite. Squares are
+    added in float32 in rows of 512, whose error is below 512 units of the last place, and the rows in float64. Short
+    vectors, and what leaves float32, are measured in double precision.
 
     >>> round(norm_bound(torch.tensor([3.0, 4.0])), 5)
     5.0

@@ -1,7 +1,6 @@
-"""What the rest of the house may ask about privacy: one plan a run, of one kind.
-A plan is three protocols in one: who pays and how often (`Charging`), which noise is drawn (`Noising`), and what may be
-said (`Statement`). A kind makes it from a run's experiment; whoever admits, pays, trains, names attempts or writes words
-asks the plan."""
+"""What the rest of the house may ask about privacy: one plan a run, of one kind. A plan is three protocols in one: who pays
+and how often (`Charging`), which noise is drawn (`Noising`), and what may be said (`Statement`). A kind makes it from a
+run's experiment; whoever admits, pays, trains, names attempts or writes words asks the plan."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -98,10 +97,9 @@ class Charging(ABC):
 
 
 class Noising(ABC):
-    """Which noise is drawn, and what it is keyed by.
-    Guarantee asked of every kind: `key` and `digest` name everything of the plan that its releases are a function of. Two
-    plans that noise otherwise and share a key would draw the same noise for both, which shows the difference of what it
-    hides."""
+    """Which noise is drawn, and what it is keyed by. Guarantee asked of every kind: `key` and `digest` name everything of the
+    plan that its releases are a function of. Two plans that noise otherwise and share a key would draw the same noise for
+    both, which shows the difference of what it hides."""
 
     @abstractmethod
     def algorithm(self, wiring: Wiring) -> Algorithm:
@@ -114,8 +112,8 @@ class Noising(ABC):
 
     @abstractmethod
     def key(self, client: Client | None) -> str:
-        """What a client's noise is keyed by, of the plan: every number that its release depends on.
-        Of None, what the server's noise and cohorts are keyed by; empty where the server draws none."""
+        """What a client's noise is keyed by, of the plan: every number that its release depends on. Of None, what the
+        server's noise and cohorts are keyed by; empty where the server draws none."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -182,9 +180,9 @@ class Kind(Protocol):
     plans: type[Plan]  # what it makes: what holds for all of them is asked before there is one
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """The plan for a model of `size` parameters. One client (`own`) may leave out what is the others'.
-        Guarantee asked: the same experiment and population give a client the same noise and price everywhere, or a site
-        and the server would not mean the same run. Raises: BadInput for settings that cannot keep the promise."""
+        """The plan for a model of `size` parameters. One client (`own`) may leave out what is the others'. Guarantee asked:
+        the same experiment and population give a client the same noise and price everywhere, or a site and the server
+        would not mean the same run. Raises: BadInput for settings that cannot keep the promise."""
         ...
 
     def refuse_at_site(self, experiment: Experiment) -> None:
@@ -193,9 +191,9 @@ class Kind(Protocol):
 
 
 def kind_of(experiment: Experiment) -> Kind:
-    """The kind that an experiment names: a folder of this room, or what the factory at "package.module:name" makes.
-    Assumes: somebody else's code does what it says; it runs in this process.
-    Raises: BadInput in one sentence for what cannot be imported or made, and for what is no kind."""
+    """The kind that an experiment names: a folder of this room, or what the factory at "package.module:name" makes. Assumes:
+    somebody else's code does what it says; it runs in this process. Raises: BadInput in one sentence for what cannot be
+    imported or made, and for what is no kind."""
     name = experiment.privacy.kind
     if name in KINDS:
         return importlib.import_module(f"tacit.privacy.{name}.kind").kind(experiment)
@@ -212,7 +210,7 @@ def kind_of(experiment: Experiment) -> Kind:
 
 
 def sampler_of(experiment: Experiment, clients: int) -> Participation:
-    """Who takes part in an experiment's rounds: as its kind says, where that has a `sampler` of its own.
-    Raises: BadInput for a cohort larger than the population."""
+    """Who takes part in an experiment's rounds: as its kind says, where that has a `sampler` of its own. Raises: BadInput for
+    a cohort larger than the population."""
     own = getattr(kind_of(experiment), "sampler", samplers.of)
     return own(experiment, clients)

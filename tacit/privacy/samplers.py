@@ -1,8 +1,7 @@
-"""Who takes part in a round: one object draws the cohort and knows what a client's part in it is priced as.
-Plans ask it for both, so that the two cannot differ. A sampler is a class here, under its name in SAMPLERS; one that lacks
-its draw, its price or its words cannot be made. Sources: Poisson, McMahan et al. 2018 (arXiv:1710.06963); cohorts of a
-fixed size, Wang, Balle, Kasiviswanathan 2019 (arXiv:1808.00087); public cohorts in a cycle, Choquette-Choo et al. 2023
-(arXiv:2306.08153)."""
+"""Who takes part in a round: one object draws the cohort and knows what a client's part in it is priced as. Plans ask it for
+both, so that the two cannot differ. A sampler is a class here, under its name in SAMPLERS; one that lacks its draw, its
+price or its words cannot be made. Sources: Poisson, McMahan et al. 2018 (arXiv:1710.06963); cohorts of a fixed size, Wang,
+Balle, Kasiviswanathan 2019 (arXiv:1808.00087); public cohorts in a cycle, Choquette-Choo et al. 2023 (arXiv:2306.08153)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -61,9 +60,9 @@ class Participation:
 
 
 def planned_participations(*, rounds: int, share: float) -> int:
-    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share).
-    A client drawn more often than that runs out early and stays out; one drawn less often keeps what is left. So this
-    number decides how much noise there is, never whether a budget holds.
+    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share). A
+    client drawn more often than that runs out early and stays out; one drawn less often keeps what is left. So this number
+    decides how much noise there is, never whether a budget holds.
 
     >>> planned_participations(rounds=100, share=1.0), planned_participations(rounds=100, share=0.1)
     (100, 16)

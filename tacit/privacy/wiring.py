@@ -60,15 +60,15 @@ class Seals(Protocol):
 
     def seal(self, plan: Any, number: int, word: str, clients: Sequence[str], everybody: Sequence[str]) -> Any:
         """The seal of one group's reports: of the group with that number in the plan, called `word`, whose members are
-        `clients`.
-        Raises: BadInput for lanes that do not fit the key, KeyRefused for keys that are missing or not those of everybody."""
+        `clients`. Raises: BadInput for lanes that do not fit the key, KeyRefused for keys that are missing or not those of
+        everybody."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """What an algorithm is made from. Where `local` is given it trains in the place of Tacit's own SGD.
-    `seals` is None where one process is all parties."""
+    """What an algorithm is made from. Where `local` is given it trains in the place of Tacit's own SGD. `seals` is None where
+    one process is all parties."""
 
     experiment: Experiment
     population: Population = field(repr=False)
@@ -83,8 +83,8 @@ class Wiring:
 
     @cached_property
     def training(self) -> Local:
-        """A client's training where its update is bounded as a whole: plain SGD, or somebody else's.
-        Where privacy is promised its result is not trusted: it is clipped before anything is released."""
+        """A client's training where its update is bounded as a whole: plain SGD, or somebody else's. Where privacy is
+        promised its result is not trusted: it is clipped before anything is released."""
         train = self.experiment.train
 
         def batch(client: Client) -> int:
@@ -115,8 +115,8 @@ class Wiring:
         return max(1.0, share * rounds_in_it(train.rounds, rate=train.averaging))
 
     def rule(self, name: str) -> rules.Rule:
-        """A rule with the experiment's options, or the one that was passed from Python.
-        Raises BadInput for a rule that is not there, or options it does not take."""
+        """A rule with the experiment's options, or the one that was passed from Python. Raises BadInput for a rule that is
+        not there, or options it does not take."""
         return rules.of(self.experiment.aggregate, name)
 
     def statistics(self, noise_stds: np.ndarray, rounds: float = 1.0) -> rules.PopulationStatistics:
@@ -146,8 +146,8 @@ class Wiring:
     def control(
         self, rule: rules.Rule, statistics: rules.PopulationStatistics, steps: np.ndarray | None = None
     ) -> Control | None:
-        """SCAFFOLD or own models during training, where one is asked for. Raises BadInput.
-        `steps` are the clients' own, unless they run plain SGD."""
+        """SCAFFOLD or own models during training, where one is asked for. Raises BadInput. `steps` are the clients' own,
+        unless they run plain SGD."""
         train, population, training = self.experiment.train, self.population, self.training
         during, places = self.experiment.personal.during, {name: place for place, name in enumerate(population.names)}
         if train.control is None and not during:
@@ -179,9 +179,8 @@ class Wiring:
 
     @cached_property
     def views(self) -> Shifts | None:
-        """How records are moved for `train.views`; None where they are not.
-        A step of a 28-pixel image is up to 2 pixels, unless said.
-        Raises: BadInput for what are no images, or smaller than such a step."""
+        """How records are moved for `train.views`; None where they are not. A step of a 28-pixel image is up to 2 pixels,
+        unless said. Raises: BadInput for what are no images, or smaller than such a step."""
         train = self.experiment.train
         if train.views is None:
             return None

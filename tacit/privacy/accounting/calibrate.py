@@ -1,7 +1,6 @@
-"""From a budget to the noise that keeps it: the smallest multiplier whose price is within (epsilon, delta).
-What is returned was itself priced, so the promise never rests on interpolation. Few budgets are solved one by one to 0.1 %
-of the multiplier; many share a grid of multipliers 1 % apart, each node priced at most once (10,000 distinct budgets in
-seconds)."""
+"""From a budget to the noise that keeps it: the smallest multiplier whose price is within (epsilon, delta). What is returned
+was itself priced: no promise rests on interpolation. Few budgets are solved one by one to 0.1 %; many share a grid of
+multipliers 1 % apart, each node priced at most once (10,000 distinct budgets in seconds)."""
 
 import math
 from collections.abc import Callable
@@ -32,9 +31,8 @@ def noise_multiplier(
     beside: price.Composition = (),
 ) -> float:
     """The smallest z, to 0.1 %, for which `steps` sampled Gaussian releases cost at most `epsilon`, with those `beside` them.
-    Guarantee: price(z) <= epsilon for the very z that is returned. Multipliers from about 0.01 to 1e6 are searched: a
-    budget that even the least of them keeps gets that one.
-    Raises: BadInput for an epsilon, delta, rate or number of steps without a meaning, and where no multiplier can do it.
+    Guarantee: price(z) <= epsilon for the very z that is returned. Raises: BadInput where no multiplier from 0.01 to 1e6
+    can do it.
 
     >>> round(noise_multiplier(epsilon=3, delta=1e-5, sampling_rate=0.05, steps=150), 2)
     1.19
@@ -45,10 +43,9 @@ def noise_multiplier(
 
 
 def smallest(cost: Callable[[float], float], *, epsilon: float) -> float:
-    """The smallest z, to 0.1 %, with cost(z) <= epsilon, for any cost that falls with the noise.
-    Guarantee: cost(z) <= epsilon was computed for the z that is returned, also where the cost does not fall: then z may
-    not be the smallest. A cost of infinity says that there is no price at so little noise.
-    Raises: BadInput where no z up to 1e6 keeps epsilon, or epsilon is no finite number above 0.
+    """The smallest z, to 0.1 %, with cost(z) <= epsilon, for any cost that falls with the noise; infinite is no price.
+    Guarantee: cost(z) <= epsilon was computed for the z that is returned. Raises: BadInput where no z up to 1e6 keeps
+    epsilon.
 
     >>> round(smallest(lambda z: 2 / z, epsilon=0.5), 2)
     4.0
@@ -60,10 +57,9 @@ def smallest(cost: Callable[[float], float], *, epsilon: float) -> float:
 def noise_multipliers(
     epsilons: np.ndarray, *, delta: float, sampling_rate: float, steps: int, accountant: str = "pld"
 ) -> np.ndarray:
-    """`noise_multiplier` for each of many budgets.
-    Guarantee: price(z_i) <= epsilon_i for every i, each computed. More than 48 different budgets share a grid, whose nodes
-    are 1 % apart: then z_i may be that much larger than needed.
-    Raises: as `noise_multiplier`; NaN and infinity are no budgets."""
+    """`noise_multiplier` for each of many budgets; with more than 48 different ones, at most 1 % larger than needed.
+    Guarantee: price(z_i) <= epsilon_i for every i, each computed. Raises: as `noise_multiplier`; NaN and infinity are no
+    budgets."""
     targets, inverse = np.unique(np.asarray(epsilons, dtype=float), return_inverse=True)
     ends = targets[[0, -1]] if len(targets) else ()  # the least, and the last: where NaN and infinity are sorted to
     for target in ends:
@@ -161,12 +157,10 @@ def affordable(
     most: int = 10**7,
     hint: int = 1,
 ) -> int:
-    """How many more times `event` can be released after `spent` without passing `epsilon`; at most `most`.
-    Guarantee: the price of `spent` and so many releases together is at most `epsilon`; with one more it is not, unless
-    `most` is reached. An infinite epsilon affords `most`; 0 is also the answer where `spent` alone has passed the epsilon.
-    A good `hint` (the number the noise was calibrated for) saves prices, and changes nothing else.
-    Assumes: events and numbers in `spent` were fixed before the first release; for what is chosen after seeing results see
-    tacit/privacy/ledger/filter.py. Raises: BadInput for an event without a price, or none together with `spent`.
+    """How many more times `event` can be released after `spent` without passing `epsilon`; at most `most`, 0 where `spent`
+    has passed it. Guarantee: the price of `spent` and so many releases is at most `epsilon`; with one more it is not,
+    unless `most` is reached. `hint` saves prices, and changes nothing else. Assumes: all was fixed before the first
+    release (else: ledger/filter.py).
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
     >>> affordable(step, epsilon=4.18, delta=1e-5, hint=150)

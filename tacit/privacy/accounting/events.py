@@ -1,7 +1,6 @@
 """What a release can be: a closed list of kinds, each with its price, the change it protects against, and its words in a
-ledger. A `DpEvent` (dp-accounting) describes a release; its `Kind` says the rest. Prices and ledgers ask the kind and know
-no event by its type. Reading a ledger looks a name up in the list and imports nothing; a name that is not there is
-refused. Code adds a kind by `register`; nothing that stands in a file can."""
+ledger. A `DpEvent` (dp-accounting) describes a release; its `Kind` says the rest. Reading a ledger looks a name up in the
+list and imports nothing; code adds a kind by `register`, and nothing that stands in a file can."""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -25,7 +24,6 @@ SLACK = 2.0**-190  # total variation of a whole query; its mechanism refuses to 
 @dataclass(frozen=True)
 class RoundedGaussianDpEvent(DpEvent):
     """One release of a vector of integers under a rounded Gaussian of `noise_multiplier` times the vector's sensitivity.
-    Raises: BadInput for a multiplier that is no finite number above 0.
 
     >>> RoundedGaussianDpEvent(2.0).gaussian
     (1.0, 2.0)
@@ -53,13 +51,10 @@ def _itself(event: DpEvent) -> DpEvent:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event, for all events of its `types`.
-    `gaussian` gives (q, z) of what costs no more than a Gaussian release with multiplier z of a Poisson sample at rate q:
-    it is priced by the closed form, privacy losses or Rényi curves, whichever is least. What is no such thing gives a
-    `curve`, upper bounds of its Rényi divergences at `sampled_rdp.ORDERS`; a composition with one of these is priced by
-    Rényi curves alone. `slack` is how far, in total variation, a release may be from what its curve is for. Kinds of one
-    `relation` have a price together, others have none. `alone` is the same release to whoever sees one client's report by
-    itself.
+    """A kind of event, for all events of its `types`; kinds of one `relation` have a price together, others have none.
+    `gaussian` gives (q, z) of what costs no more than a Gaussian release with multiplier z of a Poisson sample at rate q.
+    What is no such thing gives a `curve`, upper bounds of its Rényi divergences at `rdp.ORDERS`. `slack` is how far, in
+    total variation, a release may be from that; `alone` is the same release to whoever sees one client's report alone.
     Guarantee asked of whoever writes one: every bound holds, and `from_record(to_record(event))` costs what `event` costs."""
 
     name: str
@@ -78,7 +73,7 @@ class Kind:
             raise BadInput(f"The event {self.name!r} has no price: give it `gaussian` or `curve`.")
 
     def divergences(self, event: DpEvent) -> np.ndarray:
-        """Upper bounds of its Rényi divergences at `sampled_rdp.ORDERS`."""
+        """Upper bounds of its Rényi divergences at `rdp.ORDERS`."""
         return self.curve(event) if self.curve else rdp.poisson(*self.gaussian(event))  # type: ignore[misc]
 
 
@@ -86,8 +81,8 @@ _KINDS: dict[str | type[DpEvent], Kind] = {}
 
 
 def register(kind: Kind) -> None:
-    """Adds a kind, for as long as the process lives. Guarantee: a ledger's words never change their meaning.
-    Raises: BadInput for a name or a type that has a kind already."""
+    """Adds a kind, for as long as the process lives. Guarantee: a ledger's words never change their meaning. Raises: BadInput
+    for a name or a type that has a kind already."""
     for key in (kind.name, *kind.types):
         if key in _KINDS:
             raise BadInput(f"There is an event {getattr(key, '__name__', key)!r} already: take another name.")
@@ -95,8 +90,8 @@ def register(kind: Kind) -> None:
 
 
 def kind_of(event: DpEvent) -> Kind:
-    """The kind of an event without counts around it.
-    Raises: BadInput for an event that has no price here; a subclass of a known one is another event.
+    """The kind of an event without counts around it. Raises: BadInput for an event that has no price here; a subclass of a
+    known one is another event.
 
     >>> kind_of(dp_accounting.GaussianDpEvent(1.0)).name
     'sampled-gaussian'
@@ -114,8 +109,8 @@ def kind_named(name: object) -> Kind:
 
 
 def counted(event: DpEvent) -> tuple[DpEvent, int]:
-    """An event without the self-compositions around it, and how often it happens.
-    Raises: BadInput for a count that is no whole number, negative, or beyond 2^53.
+    """An event without the self-compositions around it, and how often it happens. Raises: BadInput for a count that is no
+    whole number, negative, or beyond 2^53.
 
     >>> counted(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 7))
     (GaussianDpEvent(noise_multiplier=1.0), 7)
@@ -127,9 +122,7 @@ def counted(event: DpEvent) -> tuple[DpEvent, int]:
 
 
 def release_count(count: int) -> int:
-    """A number of releases, as it was given.
-    Raises: BadInput unless it is a whole number from 0 to 2^53, where floats still count exactly: a negative one would pay
-    charges back.
+    """A number of releases. Raises: BadInput unless it is whole, from 0 to 2^53: a negative one would pay charges back.
 
     >>> release_count(-1)
     Traceback (most recent call last):
@@ -150,8 +143,8 @@ def relation(event: DpEvent) -> Relation:
 
 
 def refuse_mixed(relations: AbstractSet[str]) -> None:
-    """Refuses to add prices for different changes: "replace one" and "add or remove one" are different promises.
-    Raises: BadInput, which says to use another ledger."""
+    """Refuses to add prices for different changes: "replace one" and "add or remove one" are different promises. Raises:
+    BadInput, which says to use another ledger."""
     if len(relations) > 1:
         raise BadInput(
             "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
@@ -160,8 +153,7 @@ def refuse_mixed(relations: AbstractSet[str]) -> None:
 
 
 def alone(event: DpEvent) -> DpEvent:
-    """What an event is, counts around it or not, to whoever sees one client's report by itself.
-    Of most kinds that is the event itself: the client adds all of its noise. Of a sum of shares it is one share.
+    """What an event is, counts around it or not, to whoever sees one client's report alone: of a sum of shares, one share.
     Raises: BadInput for an event that has no price."""
     inner, times = counted(event)
     return dp_accounting.SelfComposedDpEvent(kind_of(inner).alone(inner), times)

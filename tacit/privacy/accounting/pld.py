@@ -37,8 +37,8 @@ ROUNDS = 12  # 64^12 = 2^72: until two neighbouring floats enclose the answer
 
 
 def mu_of(parts: Iterable[tuple[float, float]]) -> float:
-    """The mu of Gaussian releases given as (noise multiplier, how often), rounded up.
-    Guarantee: never below sqrt(sum of count / z^2), Corollary 3.3 of arXiv:1905.02383v3. Nothing released has mu 0.
+    """The mu of Gaussian releases given as (noise multiplier, how often), rounded up. Guarantee: never below sqrt(sum of
+    count / z^2), Corollary 3.3 of arXiv:1905.02383v3. Nothing released has mu 0.
 
     >>> round(mu_of([(2.0, 4)]), 6)
     1.0
@@ -47,9 +47,8 @@ def mu_of(parts: Iterable[tuple[float, float]]) -> float:
 
 
 def log_delta(epsilon: np.ndarray, mu: float) -> np.ndarray:
-    """log delta(epsilon) for epsilon >= 0, rounded up.
-    Guarantee: never below the truth. x and y are off by at most `spread`; d log m / dt is between -1 and 0 for t >= 0 and
-    d log phi / dx is -x. Assumes: mu > 0.
+    """log delta(epsilon) for epsilon >= 0, rounded up. Guarantee: never below the truth. x and y are off by at most `spread`;
+    d log m / dt is between -1 and 0 for t >= 0 and d log phi / dx is -x. Assumes: mu > 0.
 
     >>> float(np.exp(log_delta(np.array([0.0, 4.3772]), 1.0)).round(6)[1])
     1e-05
@@ -70,9 +69,8 @@ def _mills(t: np.ndarray) -> np.ndarray:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon >= 0 that `delta` allows, to a few units in the last place.
-    Guarantee: never below it; inf where mu is so large that no float holds it.
-    Raises: BadInput for a delta that is not between 0 and 1.
+    """The smallest epsilon >= 0 that `delta` allows, to a few units in the last place. Guarantee: never below it; inf where
+    mu is so large that no float holds it. Raises: BadInput for a delta that is not between 0 and 1.
 
     >>> round(epsilon(1.0, 1e-5), 4)
     4.3772
@@ -107,9 +105,9 @@ TINY = 1e-300  # more than what underflow can take away
 
 @dataclass(frozen=True)
 class Losses:
-    """Masses on the losses (first + i) * interval and at infinity.
-    Guarantee: the privacy curve of these masses, delta(epsilon) = infinite + sum of mass (1 - e^(epsilon - loss)) over
-    losses above epsilon, is nowhere below the true one. Their sum may pass 1 by what was rounded up."""
+    """Masses on the losses (first + i) * interval and at infinity. Guarantee: the privacy curve of these masses,
+    delta(epsilon) = infinite + sum of mass (1 - e^(epsilon - loss)) over losses above epsilon, is nowhere below the true
+    one. Their sum may pass 1 by what was rounded up."""
 
     first: int
     masses: np.ndarray
@@ -118,9 +116,8 @@ class Losses:
 
 @lru_cache(maxsize=64)
 def sampled_gaussian(rate: float, z: float, interval: float, tail: float = TAIL) -> tuple[Losses, Losses]:
-    """The losses of removing and of adding one unit, `tail` standard deviations of them on the grid.
-    Guarantee: as of `Losses`, for both, whatever the interval: a coarser grid only lies higher.
-    Assumes: 0 < rate <= 1 and z > 0.
+    """The losses of removing and of adding one unit, `tail` standard deviations of them on the grid. Guarantee: as of
+    `Losses`, for both, whatever the interval: a coarser grid only lies higher. Assumes: 0 < rate <= 1 and z > 0.
 
     >>> remove, add = sampled_gaussian(0.1, 2.0, 0.01)
     >>> bool(1 <= remove.masses.sum() + remove.infinite < 1 + 1e-9)
@@ -202,11 +199,11 @@ class Tilted:
 
 
 def epsilon_composed(parts: Parts, delta: float) -> float:
-    """An epsilon that holds at `delta`, within about 0.1 % of the smallest; inf where no bound is found.
-    Guarantee: to add or remove one unit changes the probability of anything that these releases show by at most e^epsilon,
-    except with probability delta, every rounding of this computation included. inf stands for "no statement": the losses
-    are too large for the floats or for a grid of MOST masses, or rounding may exceed delta.
-    Assumes: 0 < rate <= 1, z > 0, counts of at least 1 and 0 < delta < 1; tacit/privacy/accounting/price.py sees to that."""
+    """An epsilon that holds at `delta`, within about 0.1 % of the smallest; inf where no bound is found. Guarantee: to add or
+    remove one unit changes the probability of anything that these releases show by at most e^epsilon, except with
+    probability delta, every rounding of this computation included. inf stands for "no statement": the losses are too large
+    for the floats or for a grid of MOST masses, or rounding may exceed delta. Assumes: 0 < rate <= 1, z > 0, counts of at
+    least 1 and 0 < delta < 1; tacit/privacy/accounting/price.py sees to that."""
     parts = tuple((max(rate, RAREST), min(z, NOISIEST), count) for rate, z, count in parts)
     tail = _tail(sum(count for _, _, count in parts), delta)
     if 2 * max(_widest(z) for _, z, _ in parts) > LARGEST_LOSS:
@@ -336,8 +333,8 @@ def _window(steps: Steps) -> tuple[int, int, int]:
 
 
 def _reach(centred: Centred, tail: float, way: int = 1) -> tuple[int, float]:
-    """How far from its centre the sum gets with more than `tail`, and the tilt that says so.
-    By Chernoff's bound, at tilts that are halved while that helps."""
+    """How far from its centre the sum gets with more than `tail`, and the tilt that says so. By Chernoff's bound, at tilts
+    that are halved while that helps."""
     spread = sum(n * float(mass @ at**2.0) for mass, at, n in centred)
     # twice the best tilt for a Gaussian, or the steepest
     tilt = min(

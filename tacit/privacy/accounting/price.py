@@ -1,14 +1,8 @@
-"""From what was released to an epsilon, cached.
-
-What is printed is never below the truth, for every input that is accepted: every bound below holds with its rounding.
-- Gaussian releases without sampling compose in closed form (gdp.py).
-- With sampling, the least of three bounds on the same composition: privacy loss distributions with a proven bound on every
-  rounding (composed.py), Rényi curves (sampled_rdp.py; they take over where the losses are too
-  large for a grid), and the closed form of the same releases without sampling.
-  A coarser grid makes a distribution faster and its epsilon larger, never smaller; the grid costs about 0.1 %.
-- Releases about one side of a split are composed with those about all records, side by side: the largest price counts (sides.py).
-- Fixed-size cohorts, integer sums, the best of many runs (selected.py), and everything on request (`accountant="rdp"`): Rényi
-  curves alone."""
+"""From what was released to an epsilon, never below the truth: every bound below holds with its rounding.
+- Gaussian releases without sampling compose in closed form; with sampling the least of three bounds counts: privacy loss
+  distributions (pld.py), Rényi curves (rdp.py), and the closed form of the same releases without sampling.
+- Releases about one side of a split are composed with those about all records, side by side: the largest price counts.
+- Fixed-size cohorts, integer sums, the best of many runs (selected.py), and everything on request: Rényi curves alone."""
 
 import json
 import math
@@ -36,8 +30,8 @@ LONGEST = 100  # characters of a name
 
 @dataclass(frozen=True)
 class SideDpEvent(DpEvent):
-    """A release about the records on one `side` of a `split`, which names the coin that every record has tossed.
-    Raises: BadInput for a release that is itself about a side, has counts around it, or is priced by Rényi curves alone."""
+    """A release about the records on one `side` of a `split`, which names the coin that every record has tossed. Raises:
+    BadInput for a release that is itself about a side, has counts around it, or is priced by Rényi curves alone."""
 
     split: str
     side: str
@@ -125,8 +119,7 @@ Composition = tuple[tuple[DpEvent, int], ...]
 
 def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
     """Counts equal events together, looking inside self-compositions: the order of releases does not change the price.
-    Assumes: events and counts were fixed beforehand; the price of a composition is for that.
-    Raises: BadInput for a count that is no whole number from 0 to 2^53.
+    Assumes: events and counts were fixed beforehand. Raises: BadInput for a count that is no whole number from 0 to 2^53.
 
     >>> gaussian = dp_accounting.GaussianDpEvent(1.0)
     >>> compose([(gaussian, 2), (dp_accounting.SelfComposedDpEvent(gaussian, 3), 1)])
@@ -140,11 +133,9 @@ def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
 
 
 def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") -> float:
-    """The epsilon at `delta` of everything in the composition; 0 for nothing, inf where no bound says anything.
-    Guarantee: not below the smallest epsilon that holds for the events' own change (`events.relation`), every rounding
-    included.
-    Raises: BadInput for an event that has no price, for events whose changes differ, for cohorts of a fixed size by
-    another accountant than "rdp", and for a delta that is not between 0 and 1.
+    """The epsilon at `delta` of everything in the composition; 0 for nothing, inf where no bound says anything. Guarantee:
+    not below the smallest that holds for the events' own change, every rounding included. Raises: BadInput for events
+    without a price or without one together, and for cohorts of a fixed size by another accountant than "rdp".
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
     >>> round(epsilon(((step, 150),), delta=1e-5), 2)
@@ -261,8 +252,8 @@ def _rdp(composition: Composition, delta: float) -> tuple[float, str]:
 
 
 def to_text(event: DpEvent) -> str:
-    """A round event as one line of JSON for the ledger; `from_text` is its inverse.
-    Raises: BadInput for what has no price, and for a kind that writes words which are the ledger's own.
+    """A round event as one line of JSON for the ledger; `from_text` is its inverse. Raises: BadInput for what has no price,
+    and for a kind that writes words which are the ledger's own.
 
     >>> to_text(dp_accounting.GaussianDpEvent(2.0))
     '{"event": "sampled-gaussian", "noise_multiplier": 2.0, "sampling_rate": 1.0, "steps": 1}'
@@ -277,8 +268,7 @@ def to_text(event: DpEvent) -> str:
 
 @lru_cache(maxsize=100_000)
 def from_text(text: str) -> DpEvent:
-    """The event that `to_text` wrote, exactly: floats are written so that they read back the same.
-    Guarantee: nothing in the text is imported or run; only kinds that code has registered are read.
+    """The event that `to_text` wrote, exactly. Nothing in the text is imported or run; only registered kinds are read.
     Raises: BadInput for anything else, a negative or broken number of steps included: it would pay charges back.
 
     >>> from_text(to_text(dp_accounting.GaussianDpEvent(0.1)))

@@ -49,8 +49,8 @@ _LOG_CHOOSE = log_choose(_ORDER, _K)
 
 
 def rate_and_multiplier(event: DpEvent) -> tuple[float, float]:
-    """(q, z) of a Gaussian release, Poisson-sampled or not.
-    Raises: BadInput for another event, a rate outside (0, 1], and a multiplier that is not above 0.
+    """(q, z) of a Gaussian release, Poisson-sampled or not. Raises: BadInput for another event, a rate outside (0, 1], and a
+    multiplier that is not above 0.
 
     >>> rate_and_multiplier(dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)))
     (0.1, 2.0)
@@ -66,8 +66,8 @@ def rate_and_multiplier(event: DpEvent) -> tuple[float, float]:
 
 
 def share_and_multiplier(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float, float]:
-    """(share drawn, z) of a Gaussian release of a cohort of fixed size.
-    Raises: BadInput for a cohort larger than its population or empty, and for what is not one Gaussian release of it."""
+    """(share drawn, z) of a Gaussian release of a cohort of fixed size. Raises: BadInput for a cohort larger than its
+    population or empty, and for what is not one Gaussian release of it."""
     check.at_least(1, cohort=event.sample_size)
     check.at_least(event.sample_size, population=event.source_dataset_size)
     rate, z = rate_and_multiplier(event.event)
@@ -79,10 +79,10 @@ def share_and_multiplier(event: dp_accounting.SampledWithoutReplacementDpEvent) 
 @lru_cache(maxsize=1024)
 @np.errstate(over="ignore")
 def poisson(rate: float, z: float) -> np.ndarray:
-    """The curve at ORDERS of one Gaussian release of a Poisson sample (rate 1: of everything).
-    Guarantee: add or remove one unit, both directions; at each order the least of three upper bounds: without sampling, by
-    whole orders and chords, and dp-accounting's series with SERIES added, where that was measured. Answers are kept: the
-    same array comes back. Assumes: 0 < rate <= 1 and z > 0."""
+    """The curve at ORDERS of one Gaussian release of a Poisson sample (rate 1: of everything). Guarantee: add or remove one
+    unit, both directions; at each order the least of three upper bounds: without sampling, by whole orders and chords, and
+    dp-accounting's series with SERIES added, where that was measured. Answers are kept: the same array comes back.
+    Assumes: 0 < rate <= 1 and z > 0."""
     unsampled = ORDERS / z / z / 2
     if rate == 1:
         return unsampled
@@ -128,9 +128,9 @@ def _log_one_plus(terms: np.ndarray, starts: np.ndarray, orders: np.ndarray, lar
 @lru_cache(maxsize=1024)
 @np.errstate(over="ignore")
 def without_replacement(rate: float, z: float) -> np.ndarray:
-    """The curve at ORDERS, replacing one, of a Gaussian release of a sample of fixed size, `rate` of everybody.
-    Guarantee: Theorem 27 of arXiv:1808.00087v3 at whole orders, rounded up, chords between them. The multiplier z is noise
-    over what replacing one unit changes in the sum: twice the clip."""
+    """The curve at ORDERS, replacing one, of a Gaussian release of a sample of fixed size, `rate` of everybody. Guarantee:
+    Theorem 27 of arXiv:1808.00087v3 at whole orders, rounded up, chords between them. The multiplier z is noise over what
+    replacing one unit changes in the sum: twice the clip."""
     if rate == 1:
         return ORDERS / z / z / 2
     return _between(lambda order: _without_replacement(rate, z, order))
@@ -174,11 +174,10 @@ def _between(scaled: Callable[[int], float]) -> np.ndarray:
 
 
 def epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
-    """The least epsilon that a Rényi curve (a sum of the above) allows at `delta`, over its orders.
-    Canonne, Kamath, Steinke 2020 (arXiv:2004.00010v4), Proposition 12; 0 where sqrt(1 - e^-KL) <= delta (Bretagnolle,
-    Huber).
-    Guarantee: an upper bound for every curve that is one at these orders; sums of curves may have been rounded by 1e-13 of
-    themselves. inf where every order is. Assumes: all orders are above 1, and 0 < delta < 1."""
+    """The least epsilon that a Rényi curve (a sum of the above) allows at `delta`, over its orders. Canonne, Kamath, Steinke
+    2020 (arXiv:2004.00010v4), Proposition 12; 0 where sqrt(1 - e^-KL) <= delta (Bretagnolle, Huber). Guarantee: an upper
+    bound for every curve that is one at these orders; sums of curves may have been rounded by 1e-13 of themselves. inf
+    where every order is. Assumes: all orders are above 1, and 0 < delta < 1."""
     bound = divergences * (1 + 1e-13) + UNDERFLOW
     paid = -(math.log(delta) + np.log(orders)) / (orders - 1)
     epsilons = bound + np.log1p(-1 / orders) + paid + 4 * UNIT * (bound + np.abs(paid))
@@ -195,12 +194,11 @@ NARROWEST = 0.25  # the variance of a discrete Gaussian share from which Theorem
 
 @dataclass(frozen=True)
 class IntegerSumDpEvent(DpEvent):
-    """One release of an integer vector's sum that carries at least `shares` independent shares of `law` per coordinate.
-    Two runs differ by a vector of `dimension` integers with a sum of squares of at most `l2_squared`; `share_variance` is
-    in the same units, per share and coordinate. `slack` is the total variation between all shares as they were drawn and
-    their law, `cut` the probability that any of them is cut to fit its lane; both are for the whole release.
-    Raises: BadInput for another law, numbers that are not positive, and discrete Gaussian shares of a variance below 1/4,
-    for which Theorem 1 of arXiv:2102.06387 says nothing.
+    """One release of an integer vector's sum that carries at least `shares` independent shares of `law` per coordinate. Two
+    runs differ by a vector of `dimension` integers with a sum of squares of at most `l2_squared`; `share_variance` is per
+    share and coordinate. `slack` is the total variation between all shares as drawn and their law, `cut` the probability
+    that any is cut to its lane. Raises: BadInput for discrete Gaussian shares of a variance below 1/4 (Theorem 1 of
+    arXiv:2102.06387 says nothing there).
 
     >>> IntegerSumDpEvent("skellam", 900.0, shares=4, l2_squared=9, dimension=20, slack=0.0).alone().shares
     1
@@ -228,9 +226,9 @@ class IntegerSumDpEvent(DpEvent):
 
 
 def divergence(event: IntegerSumDpEvent, order: int) -> float:
-    """An upper bound on the Rényi divergence of whole order >= 2 between the sum with and without one client.
-    Guarantee: in both directions, for shares exactly of the law; `slack` and `cut` are counted in `epsilon`. Shares beyond
-    those counted on are post-processing and change nothing."""
+    """An upper bound on the Rényi divergence of whole order >= 2 between the sum with and without one client. Guarantee: in
+    both directions, for shares exactly of the law; `slack` and `cut` are counted in `epsilon`. Shares beyond those counted
+    on are post-processing and change nothing."""
     return (_skellam if event.law == "skellam" else _discrete_gaussian)(event, order)
 
 
@@ -256,8 +254,8 @@ def l1_bound(event: IntegerSumDpEvent) -> float:
 
 
 def curve(event: IntegerSumDpEvent, orders: np.ndarray) -> np.ndarray:
-    """`divergence` at any orders above 1, by chords of (order - 1) times the divergence between whole orders.
-    Guarantee: never below the true divergence, but for roundings of floats that `sampled_rdp.epsilon` makes up for."""
+    """`divergence` at any orders above 1, by chords of (order - 1) times the divergence between whole orders. Guarantee:
+    never below the true divergence, but for roundings of floats that `sampled_rdp.epsilon` makes up for."""
 
     def scaled(order: int) -> float:
         return (order - 1) * divergence(event, order) if order > 1 else 0.0
@@ -272,9 +270,8 @@ def curve(event: IntegerSumDpEvent, orders: np.ndarray) -> np.ndarray:
 
 
 def epsilon_renyi(divergences: np.ndarray, *, slack: float, delta: float) -> float:
-    """The epsilon at `delta` of a curve at `sampled_rdp.ORDERS` whose releases are a total variation of `slack` away from it.
-    Guarantee: (1 + e^epsilon) slack is within the part of delta that was set aside for it, and the rest of delta pays for
-    the curve. inf where the slack eats delta.
+    """The epsilon at `delta` of a curve at ORDERS whose releases are a total variation of `slack` away from it. Guarantee: (1
+    + e^epsilon) slack is within a part of delta set aside, and the rest pays for the curve; inf where slack eats delta.
 
     >>> event = IntegerSumDpEvent("skellam", 900.0, shares=4, l2_squared=900, dimension=20, slack=0.0)
     >>> [round(epsilon_renyi(default_curve(event), slack=slack, delta=1e-5), 2) for slack in (0.0, 1e-9, 1e-3)]
@@ -289,5 +286,5 @@ def epsilon_renyi(divergences: np.ndarray, *, slack: float, delta: float) -> flo
 
 @lru_cache(maxsize=1024)
 def default_curve(event: IntegerSumDpEvent) -> np.ndarray:
-    """`curve` at `sampled_rdp.ORDERS`, kept for the next time."""
+    """`curve` at ORDERS, kept for the next time."""
     return curve(event, ORDERS)

@@ -1,11 +1,9 @@
 """The price of the best of a random number of runs: Papernot and Steinke 2022, arXiv:2110.03620v2.
-
-K is drawn from the truncated negative binomial distribution D(shape, gamma) of Definition 1 (shape 1: geometric, 0: logarithmic),
-so that there is at least one run; every run picks one of the candidates at random, and only the best is released. Theorem 2: if one
-run has Rényi divergences e(a), then for every order b the release has at order a at most
-    e(a) + (1 + shape) ((1 - 1/b) e(b) + log(1/gamma) / b) + log(E K) / (a - 1).
-That a run picks at random among candidates costs at most what the dearest costs, order by order: the pick does not depend on rows.
-
+K is drawn from the truncated negative binomial distribution D(shape, gamma) of Definition 1 (shape 1: geometric, 0:
+logarithmic), so that there is at least one run; every run picks one of the candidates at random, and only the best is
+released. Theorem 2: if one run has Rényi divergences e(a), then for every order b the release has at order a at most e(a)
++ (1 + shape) ((1 - 1/b) e(b) + log(1/gamma) / b) + log(E K) / (a - 1). That a run picks at random among candidates costs
+at most what the dearest costs, order by order: the pick does not depend on rows.
 Assumes, of whoever releases: runs are independent, the best is the largest of a total order on what runs would release,
 and nothing else is told: not K, not the other runs, not how long they took."""
 
@@ -36,8 +34,7 @@ ROUNDED = 1 + 1e-12  # more than what a dozen roundings of floats can take from 
 
 @dataclass(frozen=True)
 class Repetitions:
-    """How often a search is run: K from D(shape, gamma). One object draws it and is in the price.
-    Raises: BadInput for a gamma outside (0, 1) and a shape outside [0, 1000].
+    """How often a search is run: K from D(shape, gamma), gamma in (0, 1). One object draws it and is in the price.
 
     >>> Repetitions(gamma=0.1).mean
     10.0
@@ -90,8 +87,8 @@ class Repetitions:
 
 
 def about(mean: float, *, shape: float = 1.0) -> Repetitions:
-    """The law of a given mean.
-    Raises: BadInput for a mean that is not above 1, or above a million, and for a shape that there is not.
+    """The law of a given mean. Raises: BadInput for a mean that is not above 1, or above a million, and for a shape that
+    there is not.
 
     >>> round(about(10, shape=0).gamma, 4)
     0.0269
@@ -110,9 +107,9 @@ def about(mean: float, *, shape: float = 1.0) -> Repetitions:
 
 @dataclass(frozen=True)
 class BestOfDpEvent(DpEvent):
-    """One release: the best of K runs, K by `repetitions`, of which each is `runs[j]` for a j that chance picks.
-    `runs` are (event, how often it happens in a run). Guarantee: add or remove one, as those events; Theorem 2.
-    Raises: BadInput for events that are no sampled Gaussian releases, and for none."""
+    """One release: the best of K runs, K by `repetitions`, of which each is `runs[j]` for a j that chance picks. `runs` are
+    (event, how often it happens in a run). Guarantee: add or remove one, as those events; Theorem 2. Raises: BadInput for
+    events that are no sampled Gaussian releases, and for none."""
 
     repetitions: Repetitions
     runs: tuple[tuple[DpEvent, int], ...] = field(repr=True)

@@ -1,13 +1,12 @@
 """The mechanism of public cohorts: whose turn it is, the noise, which goes on from round to round, and the price of one turn.
 Source: BandMF, Choquette-Choo et al. 2023 (arXiv:2306.08153): the sensitivity of a banded C for turns b or more rounds
 apart, and its Algorithm 9 for the noise. That sums may depend on what was released before: Denisov et al. 2022
-(arXiv:2202.08312).
-Derivation. S is the clip, z the multiplier, w independent standard normals. What is released is x + S z C^-1 w, which is
-C^-1 (C x + S z w): it is made of C x + S z w and nothing else. One client's turns are a cycle of at least b rounds apart,
-so that its columns of C have no row in common: rows t .. t + b - 1 of C x are all that its turn in round t is in, and it
-moves them by S times the norm of a column, which is 1. A turn is therefore one Gaussian release with multiplier z, k turns
-are k of them one after the other (sqrt(k) / z - GDP), and it does not matter that everybody knows who takes part. Nothing
-is claimed for chance."""
+(arXiv:2202.08312). Derivation. S is the clip, z the multiplier, w independent standard normals. What is released is x + S
+z C^-1 w, which is C^-1 (C x + S z w): it is made of C x + S z w and nothing else. One client's turns are a cycle of at
+least b rounds apart, so that its columns of C have no row in common: rows t .. t + b - 1 of C x are all that its turn in
+round t is in, and it moves them by S times the norm of a column, which is 1. A turn is therefore one Gaussian release with
+multiplier z, k turns are k of them one after the other (sqrt(k) / z - GDP), and it does not matter that everybody knows
+who takes part. Nothing is claimed for chance."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -35,11 +34,9 @@ GRID = 2.0**20  # coefficients are multiples of 1 / GRID: machines whose last bi
 
 @dataclass(frozen=True)
 class Banded:
-    """C for `rounds` rounds, by its `coefficients` c_0 = 1, c_1, .., c_(b-1) before its columns are normalised.
-    Guarantee: every column of C has norm 1, and columns `bands` or more apart are orthogonal. So vectors of norm at most S
-    in any rounds that far apart, k of them, move C x by at most sqrt(k) S in Frobenius norm, whatever their signs and
-    directions.
-    Raises: BadInput for no coefficients, a first one that is not 1, one that is not finite, and fewer rounds than bands.
+    """C for `rounds` rounds, by its `coefficients` c_0 = 1, c_1, .., c_(b-1) before its columns are normalised. Guarantee:
+    every column of C has norm 1, and columns `bands` or more apart are orthogonal. So vectors of norm at most S in any
+    rounds that far apart, k of them, move C x by at most sqrt(k) S in Frobenius norm, whatever their signs and directions.
 
     >>> Banded((1.0, 0.5), rounds=3).dense().round(3).tolist()
     [[0.894, 0.0, 0.0], [0.447, 0.894, 0.0], [0.0, 0.447, 1.0]]
@@ -118,9 +115,8 @@ def banded(rounds: int, bands: int, momentum: float = 0.0) -> Banded:
     """The constant bands with the least noise on what the server's optimiser makes of the sums, mean squared over rounds.
     With B = A T^-1, T the bands before columns are normalised, B has constant diagonals B_i whose generating function is
     a(x) / c(x), so that ||B||^2 = sum (n - i) B_i^2 and dB_i / dc_j = -G_(i-j), G of a(x) / c(x)^2: O(n b), minimised by
-    L-BFGS from the first b coefficients of (1 - x)^(-1/2).
-    Guarantee: the same numbers give the same coefficients. What is promised does not depend on how good they are.
-    Raises: BadInput for fewer than one band, and for fewer rounds than bands.
+    L-BFGS from the first b coefficients of (1 - x)^(-1/2). The same numbers give the same coefficients; no promise depends
+    on how good they are.
 
     >>> round(banded(200, 10).error(), 3)
     3.807
@@ -157,16 +153,13 @@ DAMAGED = (
 
 @dataclass(frozen=True)
 class BandedGaussian:
-    """In round t: sum the vectors of norm at most S of the clients in group t mod `cycle`, add S z times row t of C^-1 w.
-    `groups` has every client's group. The state holds the round, the last b - 1 rows of the noise (over S z and its
-    column's norm), newest first, the coefficients that they were made with, and a mark of whose turn is when. It is as
-    secret as a single update: whoever has it can take the noise off a model.
-    Guarantee: every turn of a client costs `event()`, whatever the vectors are and even if they depend on what was
-    released.
-    Assumes: a round is released once, with the state that the round before it left; floating-point noise stands for
-    real-valued noise.
-    Raises: BadInput for numbers that are not positive, a group out of range, and a cycle shorter than the bands: then a
-    client would be in two of the rounds that share noise.
+    """In round t: sum the vectors of norm at most S of the clients in group t mod `cycle`, add S z times row t of C^-1 w. The
+    state holds the round, the last b - 1 rows of the noise (over S z and its column's norm), newest first, the
+    coefficients they were made with, and a digest of whose slot is when. It is as secret as a single update: it takes the
+    noise off a model. Guarantee: every slot of a client costs `event()`, whatever the vectors are and even if they depend
+    on what was released. Assumes: a round is released once, with the state that the round before it left; floats stand for
+    real numbers. Raises: BadInput for a cycle shorter than the bands: a client would be in two of the rounds that share
+    noise.
 
     >>> BandedGaussian(2.0, 0.5, Banded((1.0, 0.5), rounds=4), groups=(0, 1, 2, 0), cycle=3).sensitivity
     0.5
@@ -231,8 +224,8 @@ class BandedGaussian:
         return row_scales(updates, clip=self.clip)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
-        """Noises the sum of the state's round, in its precision; after the last round nothing of the noise is kept.
-        Raises: BadInput for a sum of another sensitivity, a round beyond the last, and a state of another factorisation."""
+        """Noises the sum of the state's round, in its precision; after the last round nothing of the noise is kept. Raises:
+        BadInput for a sum of another sensitivity, a round beyond the last, and a state of another factorisation."""
         if bounded.sensitivity != self.sensitivity:
             raise BadInput(
                 f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
@@ -279,7 +272,8 @@ class BandedGaussian:
         raise TypeError("this mechanism was not priced for a count")
 
     def event(self) -> DpEvent:
-        """The price of one turn for the client whose turn it is: one Gaussian release, charged before the first of its b rounds."""
+        """The price of one turn for the client whose turn it is: one Gaussian release, charged before the first of its b
+        rounds."""
         return self.cohorts.event(self.noise_multiplier)
 
 

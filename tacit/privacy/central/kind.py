@@ -93,9 +93,9 @@ class WeighedSums(Plan):
 
 @dataclass(frozen=True, eq=False)
 class CentralPlan(WeighedSums):
-    """What the server runs in every round, and the rounds it is made to last.
-    Guarantee: client level, against everybody who sees the models; who was drawn or answered shows in nothing but the
-    noised sum. Assumes: the server is trusted with single updates, and with the secret of who was drawn."""
+    """What the server runs in every round, and the rounds it is made to last. Guarantee: client level, against everybody who
+    sees the models; who was drawn or answered shows in nothing but the noised sum. Assumes: the server is trusted with
+    single updates, and with the secret of who was drawn."""
 
     mechanism: CohortGaussian
 
@@ -127,9 +127,9 @@ class CentralPlan(WeighedSums):
 
 @dataclass(frozen=True, eq=False)
 class BandedPlan(WeighedSums):
-    """What the server runs where cohorts are public, and the most slots that a client has.
-    Guarantee: client level, against everybody who sees the models, who takes part in which round included.
-    Assumes: the server is trusted with single updates and with its noise, and releases every round once."""
+    """What the server runs where cohorts are public, and the most slots that a client has. Guarantee: client level, against
+    everybody who sees the models, who takes part in which round included. Assumes: the server is trusted with single
+    updates and with its noise, and releases every round once."""
 
     traits: ClassVar[Traits] = replace(WeighedSums.traits, single_release=True)
 
@@ -177,9 +177,9 @@ def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:
 
 
 def one_budget(population: Population) -> float:
-    """The epsilon that all clients share, less what other runs of the ledger have sealed.
-    Where next to none of it is left it is the whole epsilon: noise is sized for that, and the ledger keeps the run out.
-    Raises: BadInput where the clients' epsilons differ."""
+    """The epsilon that all clients share, less what other runs of the ledger have sealed. Where next to none of it is left it
+    is the whole epsilon: noise is sized for that, and the ledger keeps the run out. Raises: BadInput where the clients'
+    epsilons differ."""
     low, high = float(population.epsilons.min()), float(population.epsilons.max())
     if low != high:
         raise BadInput(
@@ -190,8 +190,8 @@ def one_budget(population: Population) -> float:
 
 
 def _noised(mechanism: M, experiment: Experiment, population: Population, rounds: int) -> M:
-    """The given multiplier, or the smallest that makes the budget last so many rounds, as priced by this accountant.
-    A given multiplier is not checked against the budget: the ledger stops the run before the round that would pass it."""
+    """The given multiplier, or the smallest that makes the budget last so many rounds, as priced by this accountant. A given
+    multiplier is not checked against the budget: the ledger stops the run before the round that would pass it."""
     privacy, epsilon = experiment.privacy, one_budget(population)
     if privacy.noise_multiplier is not None:
         return mechanism
@@ -206,16 +206,15 @@ def _noised(mechanism: M, experiment: Experiment, population: Population, rounds
 
 
 class Central:
-    """The kind `central`: client-level DP at a trusted server, whose cohorts are a secret.
-    The server sees every clipped update and who sent it; whoever sees the models sees one noised sum a round. All clients
-    pay for every round, because the price rests on nobody knowing who is in it."""
+    """The kind `central`: client-level DP at a trusted server, whose cohorts are a secret. The server sees every clipped
+    update and who sent it; whoever sees the models sees one noised sum a round. All clients pay for every round, because
+    the price rests on nobody knowing who is in it."""
 
     plans = CentralPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """One noise for all clients, from their one budget; counting for an adaptive clip is part of the same price.
-        Raises: BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the
-        population."""
+        """One noise for all clients, from their one budget; counting for an adaptive clip is part of the same price. Raises:
+        BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the population."""
         privacy, rounds = experiment.privacy, experiment.train.rounds
         who = samplers.of(experiment, len(population))
         mechanism = CohortGaussian(
@@ -240,8 +239,8 @@ class BandedCentral(Central):
     plans = BandedPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """One noise for all clients, from their one budget; as many bands as groups unless said.
-        Raises: BadInput where some clients would never have a slot, and as `BandedGaussian`, `banded` and `one_budget`."""
+        """One noise for all clients, from their one budget; as many bands as groups unless said. Raises: BadInput where some
+        clients would never have a slot, and as `BandedGaussian`, `banded` and `one_budget`."""
         privacy, train = experiment.privacy, experiment.train
         who = cast(Cyclic, samplers.of(experiment, len(population)))
         one_budget(population)

@@ -24,15 +24,11 @@ from tacit.types import Bounded, Private
 
 @dataclass(frozen=True)
 class CohortGaussian:
-    """Draw a cohort, sum its vectors of norm at most C, add N(0, (z S)^2 I), where S is what one client can change.
-    With `count_std` the number of clients whose update was within C is released too, with noise of that standard
-    deviation; the noise on the sum then grows so that both together cost z.
-    Guarantee: one round, sum and count together, costs `event()`, whoever answers: a client that was drawn and is silent
-    counts as a zero vector.
-    Assumes: the server draws by `sample` and tells nobody who was drawn; every vector in the sum was bounded by C times a
-    weight of at most 1; floating-point noise stands for real-valued noise.
-    Raises: BadInput for numbers that are not positive, a cohort larger than the population, and a count whose noise alone
-    would cost more than z allows.
+    """Draw a cohort, sum its vectors of norm at most C, add N(0, (z S)^2 I), where S is what one client can change. With
+    `count_std` the number of clients whose update was within C is released too, with noise of that standard deviation; the
+    noise on the sum then grows so that both together cost z. Guarantee: one round costs `event()`, whoever answers: a
+    client that was drawn and is silent counts as a zero vector. Assumes: nobody is told who was drawn; weights are at most
+    1; floats stand for real numbers. Raises: BadInput for a count whose noise alone would cost more than z allows.
 
     >>> CohortGaussian(1.0, clip=0.5, population=1000, cohort=100).noise_std
     0.5
@@ -62,8 +58,8 @@ class CohortGaussian:
         return named(self.sampler)(self.population, self.cohort)
 
     def at(self, clip: float) -> "CohortGaussian":
-        """The same with another clip: noise and clip move together, so the price stays.
-        Raises: BadInput for a clip that is not above 0."""
+        """The same with another clip: noise and clip move together, so the price stays. Raises: BadInput for a clip that is
+        not above 0."""
         return replace(self, clip=clip)
 
     @property
@@ -77,9 +73,9 @@ class CohortGaussian:
 
     @property
     def update_multiplier(self) -> float:
-        """z_Delta = (z^-2 - z_b^-2)^(-1/2): Theorem 1 of arXiv:1905.03871, where z_b = 2 sigma_b.
-        It is noise over sensitivity on the sum alone: z where nothing is counted, and more where the count takes a part of
-        the price. With cohorts of a fixed size one client can change the count by 1 instead of 1/2, so that z_b = sigma_b.
+        """z_Delta = (z^-2 - z_b^-2)^(-1/2): Theorem 1 of arXiv:1905.03871, where z_b = 2 sigma_b. It is noise over
+        sensitivity on the sum alone: z where nothing is counted, and more where the count takes a part of the price. With
+        cohorts of a fixed size one client can change the count by 1 instead of 1/2, so that z_b = sigma_b.
 
         >>> round(CohortGaussian(1.0, 0.5, population=1000, cohort=100, count_std=5.0).update_multiplier, 3)
         1.005
@@ -94,8 +90,7 @@ class CohortGaussian:
         return {}
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
-        """The clients of one round, and nothing but chance decides: a Poisson cohort may be empty, and stays so.
-        Raises: BadInput for another number of clients than was priced.
+        """The clients of one round. Raises BadInput for another number of clients than was priced.
 
         >>> from tacit.random import seeded
         >>> fixed = CohortGaussian(1.0, 0.5, population=1000, cohort=100, sampler="fixed")
@@ -114,9 +109,8 @@ class CohortGaussian:
         return row_scales(updates, clip=self.clip)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
-        """Noises the sum of a round, once, in the precision that the sum has.
-        Guarantee: at the price of `event`, if the sum's sensitivity is what it says.
-        Raises: BadInput for a sum of any other sensitivity."""
+        """Noises the sum of a round, once, in the precision that the sum has. Guarantee: at the price of `event`, if the
+        sum's sensitivity is what it says. Raises: BadInput for a sum of any other sensitivity."""
         if bounded.sensitivity != self.sensitivity:
             raise BadInput(
                 f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
@@ -133,17 +127,16 @@ class CohortGaussian:
         return 0.5 + centred / self.cohort
 
     def event(self) -> DpEvent:
-        """The price of one round for every client of the population, drawn or not.
-        Sampled by chance it is for add or remove one client, of a fixed size for replace one: the two never share a
-        ledger."""
+        """The price of one round for every client of the population, drawn or not. Sampled by chance it is for add or remove
+        one client, of a fixed size for replace one: the two never share a ledger."""
         return self.cohorts.event(self.noise_multiplier)
 
 
 @dataclass(frozen=True)
 class QuantileClip:
-    """The clip follows the quantile gamma of the norms: C <- C exp(-eta (b - gamma)), b the noised share within C.
-    If too many updates were within C, it shrinks. Algorithm 1 of arXiv:1905.03871.
-    Guarantee: it sees nothing of the updates but the noised share, so that it is post-processing and costs nothing more.
+    """The clip follows the quantile gamma of the norms: C <- C exp(-eta (b - gamma)), b the noised share within C. If too
+    many updates were within C, it shrinks. Algorithm 1 of arXiv:1905.03871. Guarantee: it sees nothing of the updates but
+    the noised share, so that it is post-processing and costs nothing more.
 
     >>> from tacit.random import seeded
     >>> mechanism = CohortGaussian(1.0, 0.5, population=1000, cohort=100, count_std=5.0)
@@ -155,8 +148,8 @@ class QuantileClip:
     learning_rate: float = 0.2
 
     def next(self, mechanism: CohortMechanism, within: Sequence[bool], stream: Stream) -> float:
-        """The clip of the next round; that of this round is the mechanism's.
-        It stays within 1e-9 and 1e9, where float32 holds its noise."""
+        """The clip of the next round; that of this round is the mechanism's. It stays within 1e-9 and 1e9, where float32
+        holds its noise."""
         b = mechanism.noised_share(stream, sum(within), len(within))
         moved = mechanism.clip * math.exp(-self.learning_rate * (b - self.quantile))
         return min(max(moved, LEAST_CLIP), MOST_CLIP)

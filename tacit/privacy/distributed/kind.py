@@ -73,9 +73,8 @@ def keys_kept(experiment: Experiment, *, clients: int) -> str:
 
 
 def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
-    """What is left against somebody who can read single reports: each is protected by its own share of the noise alone.
-    Every charge of the ledger is priced again as one report (`events.alone`): the same unit, change and delta, a larger
-    epsilon."""
+    """What is left against somebody who can read single reports: each is protected by its own share of the noise alone. Every
+    charge of the ledger is priced again as one report (`events.alone`): the same unit, change and delta, a larger epsilon."""
     protect = experiment.protect
     reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
     sealed = f"the server once it has {reader}"
@@ -124,11 +123,10 @@ COMMON_HASH = "one process"  # instead of `envelope.common_hash`: nobody is told
 def groups(
     plan: "DistributedPlan", rule: Rule, wiring: Wiring, statistics: PopulationStatistics
 ) -> Mapping[str, Group]:
-    """Every client's group, by the client's name.
-    Guarantee: every client is in exactly one group; its weight in the sum is at most 1, so that the grid bounds a weighted
-    report. What is public of a client (records, epsilon, noise) is stated beside the sum, never beside a report. Tables
-    and keys are made here, before client processes fork.
-    Raises: BadInput or KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key."""
+    """Every client's group, by the client's name. Guarantee: every client is in exactly one group; its weight in the sum is
+    at most 1, so that the grid bounds a weighted report. What is public of a client (records, epsilon, noise) is stated
+    beside the sum, never beside a report. Tables and keys are made here, before client processes fork. Raises: BadInput or
+    KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key."""
     population, known = wiring.population, list(wiring.facts(statistics))
     seals = wiring.seals or OneProcess(wiring.experiment, len(population))
     members: dict[str, Group] = {}
@@ -145,18 +143,17 @@ def groups(
 
 
 def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
-    """What the groups of a plan are called, in the order of their numbers.
-    A rule that tells clients apart by their budgets (`split`) treats a "public" sum otherwise than any other one, and
-    calls everybody public where all budgets are equal (`pfa.threshold`): so does the lone group here."""
+    """What the groups of a plan are called, in the order of their numbers. A rule that tells clients apart by their budgets
+    (`split`) treats a "public" sum otherwise than any other one, and calls everybody public where all budgets are equal
+    (`pfa.threshold`): so does the lone group here."""
     if len(plan.noises) > 1:
         return APART
     return APART[1:] if getattr(rule, "split", None) else (ALL,)
 
 
 def lanes_of(plan: "DistributedPlan", number: int, public: PublicKey | None) -> Lanes:
-    """How a group's integers are packed under a key, or without one.
-    Guarantee: a lane has room for the sum of the most reports a round can have, each with its noise.
-    Raises: BadInput where such lanes do not fit."""
+    """How a group's integers are packed under a key, or without one. Guarantee: a lane has room for the sum of the most
+    reports a round can have, each with its noise. Raises: BadInput where such lanes do not fit."""
     noise, grid = plan.noises[number], plan.grid
     room = public.plaintext_bits if public else WIDEST
     return Lanes(grid.dimension, grid.largest + noise.tail, noise.most, room)
@@ -169,17 +166,17 @@ def new_key(experiment: Experiment) -> SecretKey:
 
 @dataclass(frozen=True, eq=False)
 class OneProcess:
-    """The seals of a simulation: one process makes the key, and is all parties.
-    Guarantee: none against anybody, since one process holds the key and sees every report. What it shows is that the sums,
-    and so the model, are those of a deployment."""
+    """The seals of a simulation: one process makes the key, and is all parties. Guarantee: none against anybody, since one
+    process holds the key and sees every report. What it shows is that the sums, and so the model, are those of a
+    deployment."""
 
     experiment: Experiment
     clients: int
 
     @cached_property
     def keys(self) -> tuple[SecretKey, list[Share]]:
-        """The run's key, and a share for every client where it is split.
-        Raises: KeyRefused for a key file that cannot be used."""
+        """The run's key, and a share for every client where it is split. Raises: KeyRefused for a key file that cannot be
+        used."""
         protect = self.experiment.protect
         key = keys.load_secret(Path(protect.key)) if protect.key is not None else new_key(self.experiment)
         return key, deal(key, threshold=protect.threshold or 1, of=self.clients) if protect.split else []
@@ -187,8 +184,8 @@ class OneProcess:
     def seal(
         self, plan: "DistributedPlan", number: int, word: str, clients: Sequence[str], everybody: Sequence[str]
     ) -> Seal:
-        """Reports that can be read where nothing is sealed, else under the run's key.
-        Guarantee: in either case a sum of fewer than the group's `fewest` reports is not opened."""
+        """Reports that can be read where nothing is sealed, else under the run's key. Guarantee: in either case a sum of
+        fewer than the group's `fewest` reports is not opened."""
         noise = plan.noises[number]
         if self.experiment.protect.kind != "paillier":
             return Plain(lanes_of(plan, number, None), noise.fewest)
@@ -308,18 +305,16 @@ def _noise(
 
 
 class Distributed:
-    """The kind `distributed`: client-level DP by sums that nobody's noise makes private alone.
-    With `protect.kind = "paillier"` the server sees who reported and the opened sums, and no single report; without, it is
-    trusted not to look at one. A client that holds the key sees the sums it opens. Each client pays for the rounds it
-    reports in."""
+    """The kind `distributed`: client-level DP by sums that nobody's noise makes private alone. With `protect.kind =
+    "paillier"` the server sees who reported and the opened sums, and no single report; without, it is trusted not to look
+    at one. A client that holds the key sees the sums it opens. Each client pays for the rounds it reports in."""
 
     plans = DistributedPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """Grid, groups and shares of noise.
-        Raises: BadInput for settings that would break the promise: a threshold by which one round could be opened twice,
-        sealed sums of one report, more reports than clients, a multiplier that cannot pay for one round. NeedsRows for a
-        rule that must see single updates."""
+        """Grid, groups and shares of noise. Raises: BadInput for settings that would break the promise: a threshold by which
+        one round could be opened twice, sealed sums of one report, more reports than clients, a multiplier that cannot pay
+        for one round. NeedsRows for a rule that must see single updates."""
         privacy, rule = experiment.privacy, summing_rule(experiment)
         who = samplers.of(experiment, len(population))
         how, share = getattr(rule, "split", None), getattr(rule, "share", 0.1)
@@ -371,8 +366,8 @@ class Distributed:
 
 
 def summing_rule(experiment: Experiment) -> Rule:
-    """The experiment's rule, if sums are all it needs.
-    Raises: NeedsRows with the names of those that work; BadInput for a rule that is not there or options it does not take."""
+    """The experiment's rule, if sums are all it needs. Raises: NeedsRows with the names of those that work; BadInput for a
+    rule that is not there or options it does not take."""
     name = experiment.aggregate.rule or "mean"
     rule = rules.of(experiment.aggregate, name)
     if rule.sees != "sums":
@@ -382,10 +377,9 @@ def summing_rule(experiment: Experiment) -> Rule:
 
 
 def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
-    """Refuses a split key that could not keep the promise about colluding clients.
-    Guarantee, of what passes: of one round no two different sums are opened unless more than `privacy.colluding` clients
-    help. A common key (`threshold = 1`) passes: there each round has one opener.
-    Raises: BadInput, which names the thresholds that work."""
+    """Refuses a split key that could not keep the promise about colluding clients. Guarantee, of what passes: of one round no
+    two different sums are opened unless more than `privacy.colluding` clients help. A common key (`threshold = 1`) passes:
+    there each round has one opener. Raises: BadInput, which names the thresholds that work."""
     t, colluding = experiment.protect.threshold or 1, experiment.privacy.colluding or 0
     if t == 1:
         return

@@ -1,7 +1,7 @@
-"""Noise that nobody draws alone: each client adds an integer share, and the sum carries what the promise needs.
-One frozen object owns the share that is drawn and the price of the sum. Guarantee: client level, empty one client, for
-whoever sees the sum of at least `fewest` reports and knows the shares of up to `colluding` clients among them. Reports
-beyond the fewest only add noise. Whoever sees a single report sees one share of noise: `alone` is that price."""
+"""Noise that nobody draws alone: each client adds an integer share, and the sum carries what the promise needs. One frozen
+object owns the share that is drawn and the price of the sum. Guarantee: client level, empty one client, for whoever sees
+the sum of at least `fewest` reports and knows the shares of up to `colluding` clients among them. Reports beyond the
+fewest only add noise. Whoever sees a single report sees one share of noise: `alone` is that price."""
 
 import math
 from dataclasses import dataclass
@@ -26,13 +26,12 @@ LOG2_CUT = -80  # log2 of the probability, in one round, that any share of any c
 
 @dataclass(frozen=True)
 class SharedNoise:
-    """The share of every client of a round. `share_variance` is per coordinate, in squared grid steps.
-    Guarantee: a sum of at least `fewest` of at most `most` reports costs `event()`, also to whoever knows the shares of
-    `colluding` of them; one report by itself costs `alone()`. The law holds to 2^-200 in each draw, and a share is cut to
-    its lane with a probability of at most 2^-80 a round; both are in the price.
-    Assumes: nobody opens a sum of fewer reports, or two different sums of one round; the other `fewest - colluding`
-    clients draw their shares as said.
-    Raises: BadInput for another law, a share without a price, and unless colluding < fewest <= most.
+    """The share of every client of a round. `share_variance` is per coordinate, in squared grid steps. Guarantee: a sum of at
+    least `fewest` of at most `most` reports costs `event()`, also to whoever knows the shares of `colluding` of them; one
+    report alone costs `alone()`. The law holds to 2^-200 in each draw, and a share is cut to its lane with a probability
+    of at most 2^-80 a round; both are in the price. Assumes: nobody opens a sum of fewer reports, or two different sums of
+    one round; the other clients draw as said. Raises: BadInput for a share without a price, and unless colluding < fewest
+    <= most.
 
     >>> noise = even(multiplier=2.0, law="skellam", l2_squared=100, dimension=10, fewest=5, colluding=1, most=8)
     >>> noise.share_variance, noise.multiplier, noise.event().shares
@@ -70,8 +69,8 @@ class SharedNoise:
 
     @cached_property
     def tail(self) -> int:
-        """The largest share that surely fits its lane; one beyond it has a probability of at most 2^-80 in a round.
-        That is over all coordinates of all clients of the round, by the union bound."""
+        """The largest share that surely fits its lane; one beyond it has a probability of at most 2^-80 in a round. That is
+        over all coordinates of all clients of the round, by the union bound."""
         return reach(self._law, log2_probability=LOG2_CUT - math.log2(self.dimension * self.most))
 
     def prepare(self) -> None:
@@ -110,17 +109,17 @@ class SharedNoise:
 
 
 def even(*, multiplier: float, l2_squared: int, fewest: int, colluding: int, **rest: object) -> SharedNoise:
-    """Shares of variance (z D2)^2 / (fewest - colluding): the smallest accepted sum carries the multiplier z.
-    Raises: BadInput for a multiplier that is not above 0, and as `SharedNoise`."""
+    """Shares of variance (z D2)^2 / (fewest - colluding): the smallest accepted sum carries the multiplier z. Raises:
+    BadInput for a multiplier that is not above 0, and as `SharedNoise`."""
     check.positive(noise_multiplier=multiplier)
     variance = multiplier**2 * l2_squared / max(1, fewest - colluding)
     return SharedNoise(share_variance=variance, l2_squared=l2_squared, fewest=fewest, colluding=colluding, **rest)  # type: ignore[arg-type]
 
 
 def note_2020(*, multiplier: float, l2_squared: int, most: int, **rest: object) -> SharedNoise:
-    """Shares of (1/K) N(0, (sigma D2)^2), K the clients of a round: a sum of K then carries only sigma / sqrt(K).
-    They are those of the 2020 note (docs/papers.md), as integers, and priced at what they are worth: the promise is no
-    weaker than that of even shares, it only takes a larger sigma. Raises as `even`."""
+    """Shares of (1/K) N(0, (sigma D2)^2), K the clients of a round: a sum of K then carries only sigma / sqrt(K). They are
+    those of the 2020 note (docs/papers.md), as integers, and priced at what they are worth: the promise is no weaker than
+    that of even shares, it only takes a larger sigma. Raises as `even`."""
     check.positive(noise_multiplier=multiplier)
     return SharedNoise(share_variance=multiplier**2 * l2_squared / most**2, l2_squared=l2_squared, most=most, **rest)  # type: ignore[arg-type]
 
@@ -129,10 +128,9 @@ SHARES = {"even": even, "note-2020": note_2020}
 
 
 def calibrate(share: str, *, epsilon: float, delta: float, rounds: int, **settings: object) -> float:
-    """The smallest multiplier, to 0.1 %, whose `rounds` sums cost at most (epsilon, delta).
-    Guarantee: price(z) <= epsilon for the z that is returned. `share` is a name of SHARES, `settings` are its other
-    arguments.
-    Raises: BadInput where no multiplier up to 1e6 keeps the budget, and for settings that `SharedNoise` refuses."""
+    """The smallest multiplier, to 0.1 %, whose `rounds` sums cost at most (epsilon, delta). Guarantee: price(z) <= epsilon
+    for the z that is returned. `share` is a name of SHARES, `settings` are its other arguments. Raises: BadInput where no
+    multiplier up to 1e6 keeps the budget, and for settings that `SharedNoise` refuses."""
 
     def cost(z: float) -> float:
         try:

@@ -1,8 +1,8 @@
-"""Integer noise: Skellam and discrete Gaussian, drawn by inversion of a 256-bit distribution function.
-Sources: Skellam 1946; Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010). No
-floating-point number decides a draw: 256 random bits are compared with the distribution function as a 256-bit integer.
-Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-200), a number that enters
-every price built on it (tacit/privacy/accounting/rdp.py). Noise too wide for a table is drawn by rejection, as exactly:
+"""Integer noise: Skellam and discrete Gaussian, drawn by inversion of a 256-bit distribution function. Sources: Skellam 1946;
+Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010). No floating-point number
+decides a draw: 256 random bits are compared with the distribution function as a 256-bit integer. Guarantee: one draw
+differs from the law by at most `distance` in total variation (below 2^-200), a number that enters every price built on it
+(tacit/privacy/accounting/rdp.py). Noise too wide for a table is drawn by rejection, as exactly:
 tacit/privacy/integers/discrete.py. The scalar twins without even that distance are in tacit/privacy/integers/exact.py."""
 
 import math
@@ -59,8 +59,8 @@ class Blocks:
 
 @lru_cache(maxsize=8)
 def blocks(law: WideLaw, last: int) -> Blocks:
-    """Blocks for the integers from -last to last, made once and kept.
-    Assumes: the law falls away from zero, so that the integer of a block nearest to zero is its likeliest."""
+    """Blocks for the integers from -last to last, made once and kept. Assumes: the law falls away from zero, so that the
+    integer of a block nearest to zero is its likeliest."""
     width = 1 << max(0, math.floor(math.log2(math.sqrt(law.variance) / BLOCKS_PER_STD)))
     count = -(-(last + 1) // width)
     edges = width * np.arange(-count, count)
@@ -70,10 +70,9 @@ def blocks(law: WideLaw, last: int) -> Blocks:
 
 
 def draw_wide(law: WideLaw, stream: Stream, count: int, *, last: int) -> np.ndarray:
-    """`count` independent integers of the law, int64, none much beyond `last`.
-    Guarantee: exact but for what lies beyond `last` and the 2^-250 of `exact_ratio`; both are within `discrete.distance`.
-    How many words of the stream are used depends on what is thrown away.
-    Assumes: variances from 2^24 on; narrower laws have a table."""
+    """`count` independent integers of the law, int64, none much beyond `last`. Guarantee: exact but for what lies beyond
+    `last` and the 2^-250 of `exact_ratio`; both are within `discrete.distance`. How many words of the stream are used
+    depends on what is thrown away. Assumes: variances from 2^24 on; narrower laws have a table."""
     proposal, parts, missing = blocks(law, last), [], count
     while missing:
         parts.append(_try(law, proposal, stream, missing + missing // 16 + 16)[:missing])
@@ -122,8 +121,8 @@ def _series(t2: float, w: float) -> float:
 
 @lru_cache(maxsize=4)
 def debye(terms: int) -> tuple[tuple[Fraction, ...], ...]:
-    """The coefficients of U_n(t) / t^n in powers of t^2, n = 1 ... terms.
-    U_(n+1)(t) = t^2 (1 - t^2) U_n'(t) / 2 + (1/8) integral from 0 to t of (1 - 5 s^2) U_n(s) ds (DLMF 10.41.9).
+    """The coefficients of U_n(t) / t^n in powers of t^2, n = 1 ... terms. U_(n+1)(t) = t^2 (1 - t^2) U_n'(t) / 2 + (1/8)
+    integral from 0 to t of (1 - 5 s^2) U_n(s) ds (DLMF 10.41.9).
 
     >>> debye(1)
     ((Fraction(1, 8), Fraction(-5, 24)),)
@@ -160,9 +159,9 @@ class Law(WideLaw, Protocol):
 
 @dataclass(frozen=True)
 class Skellam:
-    """The difference of two Poisson(variance / 2) numbers. A sum of Skellams is Skellam, and the variances add.
-    So n clients that add Skellam(v) each have added Skellam(nv), exactly: the price of the sum is no approximation.
-    Raises: BadInput for a variance that is not a finite number above 0.
+    """The difference of two Poisson(variance / 2) numbers. A sum of Skellams is Skellam, and the variances add. So n clients
+    that add Skellam(v) each have added Skellam(nv), exactly: the price of the sum is no approximation. Raises: BadInput
+    for a variance that is not a finite number above 0.
 
     >>> from tacit.random import seeded
     >>> draw(Skellam(4.0), seeded(0)("noise"), 5).tolist()
@@ -198,8 +197,8 @@ class Skellam:
         return k * k / (w + v) - k * np.arcsinh(k / v) - 0.5 * np.log(w / v) + np.log1p(first)
 
     def exact_ratio(self, k: int) -> float:
-        """I_k(v) / I_0(v) = exp(w - v - k asinh(k/v)) sqrt(v/w) (1 + sum of (U_n(t) / t^n) / w^n) / (the same at 0), with
-        w = sqrt(k^2 + v^2) and t = k / w (DLMF 10.41.3)."""
+        """I_k(v) / I_0(v) = exp(w - v - k asinh(k/v)) sqrt(v/w) (1 + sum of (U_n(t) / t^n) / w^n) / (the same at 0), with w =
+        sqrt(k^2 + v^2) and t = k / w (DLMF 10.41.3)."""
         x, v = gmpy2.mpfr(k), gmpy2.mpfr(self.variance)
         w = gmpy2.sqrt(x * x + v * v)
         power = gmpy2.exp(x * x / (w + v) - x * gmpy2.asinh(x / v))
@@ -209,8 +208,8 @@ class Skellam:
 @dataclass(frozen=True)
 class DiscreteGaussian:
     """P(X = k) proportional to exp(-k^2 / (2 sigma2)): Definition 1 of arXiv:2004.00010. Sums of it are only almost of its
-    kind. What a sum of shares misses of it is in the price (`tau` in tacit/privacy/accounting/rdp.py).
-    Raises: BadInput for a sigma2 that is not a finite number above 0."""
+    kind. What a sum of shares misses of it is in the price (`tau` in tacit/privacy/accounting/rdp.py). Raises: BadInput
+    for a sigma2 that is not a finite number above 0."""
 
     sigma2: float
 
@@ -245,8 +244,8 @@ LAWS = {"skellam": Skellam, "discrete-gaussian": DiscreteGaussian}
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """P(X <= k), k = -last ... last - 1, as 256-bit integers: the first 64 bits of each, and the others.
-    Integers beyond `last` are left out: both tails together have a probability below 2^-256."""
+    """P(X <= k), k = -last ... last - 1, as 256-bit integers: the first 64 bits of each, and the others. Integers beyond
+    `last` are left out: both tails together have a probability below 2^-256."""
 
     last: int
     high: np.ndarray = field(repr=False)
@@ -265,10 +264,10 @@ class Table:
 
 
 def draw(law: Law, stream: Stream, count: int) -> np.ndarray:
-    """`count` independent integers of the law, int64.
-    Guarantee: each is within `distance(law)` of the law in total variation, and no rounding of floating point decides it.
-    The same stream gives the same integers; all randomness is the stream's.
-    Assumes: the stream is cryptographic and used for nothing else. The time of a draw depends a little on what is drawn."""
+    """`count` independent integers of the law, int64. Guarantee: each is within `distance(law)` of the law in total
+    variation, and no rounding of floating point decides it. The same stream gives the same integers; all randomness is the
+    stream's. Assumes: the stream is cryptographic and used for nothing else. The time of a draw depends a little on what
+    is drawn."""
     last = reach(law, log2_probability=-BITS)
     if last > WIDEST:
         return draw_wide(law, stream, count, last=last)
@@ -285,9 +284,9 @@ def prepare(law: Law) -> None:
 
 
 def distance(law: Law) -> float:
-    """The total variation between a draw and its law: a unit of the last place for every integer, and both tails.
-    Guarantee: an upper bound, below 2^-200 for every law that can be drawn. A price counts it once for every coordinate of
-    every share (`slack`).
+    """The total variation between a draw and its law: a unit of the last place for every integer, and both tails. Guarantee:
+    an upper bound, below 2^-200 for every law that can be drawn. A price counts it once for every coordinate of every
+    share (`slack`).
 
     >>> distance(Skellam(4.0)) < 2.0**-240
     True
@@ -296,8 +295,8 @@ def distance(law: Law) -> float:
 
 
 def reach(law: Law, *, log2_probability: float) -> int:
-    """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail.
-    Guarantee: the probability at t is within the bound; a smaller t might be, too.
+    """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail. Guarantee: the probability at t
+    is within the bound; a smaller t might be, too.
 
     >>> reach(DiscreteGaussian(1.0), log2_probability=-80)
     11
@@ -318,8 +317,8 @@ def reach(law: Law, *, log2_probability: float) -> int:
 
 @lru_cache(maxsize=8)
 def table(law: Law) -> Table:
-    """The law's table, made once and kept: up to 8 MB and half a second, for WIDEST integers on a side.
-    Guarantee: every entry is within half a unit of 2^-256 of P(X <= k), but for errors of 2^-360."""
+    """The law's table, made once and kept: up to 8 MB and half a second, for WIDEST integers on a side. Guarantee: every
+    entry is within half a unit of 2^-256 of P(X <= k), but for errors of 2^-360."""
     last = reach(law, log2_probability=-BITS)
     with gmpy2.context(precision=PRECISION_DISCRETE):
         masses = law.masses(last)

@@ -21,11 +21,10 @@ TAIL = 19.0  # P(|N(0, 1)| >= 19) < 2^-256
 
 
 def draw(sigma: float, stream: Stream, count: int) -> np.ndarray:
-    """`count` independent integers round(N(0, sigma^2)), int64.
-    Guarantee: each is within `distance(sigma)` of that law in total variation, and no rounding of floating point decides
-    it. The same stream gives the same integers; all randomness is the stream's.
-    Assumes: the stream is cryptographic and used for nothing else. The time of a draw depends a little on what is drawn.
-    Raises: BadInput for a sigma that is not above 0, or above 2^30.
+    """`count` independent integers round(N(0, sigma^2)), int64. Raises: BadInput for a sigma not above 0, or above 2^30.
+    Guarantee: each is within `distance(sigma)` of that law in total variation; no rounding of floats decides it, and all
+    randomness is the stream's. Assumes: the stream is cryptographic and used for nothing else. A draw's time depends a
+    little on what is drawn.
 
     >>> from tacit.random import seeded
     >>> draw(2.0, seeded(0)("noise"), 6).tolist()

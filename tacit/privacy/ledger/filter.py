@@ -1,10 +1,10 @@
-"""Prices that are sealed before a run's first release, and the rule by which runs add up.
-Within a run a client releases one and the same event, at most `most` times, and each of the queries it is asked once, all
-fixed when it is first charged: PLD (or RDP) at the run's own delta is a theorem there. Across runs the researcher chooses
-the next run after seeing the ones before, and composing privacy losses jointly would be no filter (arXiv:2602.06756). What
-holds for parameters chosen adaptively is basic composition: sum of epsilon_i <= epsilon and sum of delta_i <= delta is a
-valid privacy filter, and the sum of the epsilon_i a valid odometer (Rogers, Roth, Ullman, Vadhan 2016, arXiv:1605.08294,
-section 3, basic composition); concurrent runs change nothing (Haney et al. 2023, arXiv:2309.05901v2)."""
+"""Prices that are sealed before a run's first release, and the rule by which runs add up. Within a run a client releases one
+and the same event, at most `most` times, and each of the queries it is asked once, all fixed when it is first charged: PLD
+(or RDP) at the run's own delta is a theorem there. Across runs the researcher chooses the next run after seeing the ones
+before, and composing privacy losses jointly would be no filter (arXiv:2602.06756). What holds for parameters chosen
+adaptively is basic composition: sum of epsilon_i <= epsilon and sum of delta_i <= delta is a valid privacy filter, and the
+sum of the epsilon_i a valid odometer (Rogers, Roth, Ullman, Vadhan 2016, arXiv:1605.08294, section 3, basic composition);
+concurrent runs change nothing (Haney et al. 2023, arXiv:2309.05901v2)."""
 
 import math
 from collections.abc import Mapping
@@ -37,8 +37,8 @@ class Spent:
 
 @dataclass(frozen=True)
 class Seal:
-    """One client in one run: at most `most` releases of one event and one of each query, for `epsilon` at `delta`.
-    Guarantee: `epsilon` is the price of all these releases at `delta`, computed before the first of them."""
+    """One client in one run: at most `most` releases of one event and one of each query, for `epsilon` at `delta`. Guarantee:
+    `epsilon` is the price of all these releases at `delta`, computed before the first of them."""
 
     unit: str
     event: str
@@ -96,11 +96,10 @@ def most_releases(
     spare: bool = True,
 ) -> int:
     """How many releases of the event may be sealed beside the queries, after what other runs have sealed; 0 where none can.
-    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` is what this run was promised to cost at most.
-    Without `spare`, what is lost cannot be repeated.
+    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` what this run was promised to cost at most.
     Guarantee: the epsilon of so many releases and of every query, added to `before.epsilon`, is at most `budget.epsilon`,
-    and the run's delta, added to `before.delta`, at most `total_delta` (to ROUNDING). At most `with_spare(rounds)` are
-    sealed, also where the budget is infinite. Raises: BadInput for an event without a price.
+    and the run's delta, added to `before.delta`, at most `total_delta` (to ROUNDING); at most `with_spare(rounds)`, also
+    of an infinite budget.
 
     >>> from dp_accounting import GaussianDpEvent
     >>> run = {"total_delta": 2e-6, "rounds": 30, "accountant": "pld", "hint": 1}

@@ -1,8 +1,8 @@
-"""Who holds which row, and which rows are held out: the identity of a population whose clients the data itself names.
-Rows may come and go, and their client's charges carry over. A row that changes hands would have the charges of two
-clients, and one that leaves the protected rows for the test set would be public: both are refused. Rows are known by a
-hash of their encoded values and label under the ledger's key, and counted: rows that were at two clients from the first
-are no move; a move is a row that is new with one client and missing with another, whether at once or in two steps."""
+"""Who holds which row, and which rows are held out: the identity of a population whose clients the data itself names. Rows
+may come and go, and their client's charges carry over. A row that changes hands would have the charges of two clients, and
+one that leaves the protected rows for the test set would be public: both are refused. Rows are known by a hash of their
+encoded values and label under the ledger's key, and counted: rows that were at two clients from the first are no move; a
+move is a row that is new with one client and missing with another, whether at once or in two steps."""
 
 import hashlib
 import sqlite3
@@ -28,12 +28,10 @@ Counts = dict[bytes, dict[str, int]]  # row -> client -> how often
 
 @dataclass(frozen=True, eq=False)
 class Holdings:
-    """How often each row is with each client; the empty name has the test rows.
-    Guarantee: a row that was charged to one client is not charged to another later, and does not become a test row, as far
-    as the hash of its values tells rows apart (blake2b, 128 bits). Equal rows that two clients had from the first stay
-    with both.
-    Assumes: a row that is changed is another row. Whoever edits a value of a row hides its move; that is beyond this
-    check."""
+    """How often each row is with each client; the empty name has the test rows. Guarantee: a row that was charged to one
+    client is not charged to another later, and does not become a test row, as far as the hash of its values tells rows
+    apart (blake2b, 128 bits). Equal rows that two clients had from the first stay with both. Assumes: a row that is
+    changed is another row. Whoever edits a value of a row hides its move; that is beyond this check."""
 
     counts: Counts = field(repr=False)
 
@@ -92,9 +90,8 @@ class Holdings:
 @dataclass(frozen=True, eq=False)
 class WholeHoldings:
     """The same for more rows than a ledger can know one by one, and for rows that were passed from Python, of which nobody
-    knows how they were encoded: all of them as they are, or none.
-    Guarantee: as `Holdings`, because a ledger that was charged for these rows is used with no others, and the other way
-    round."""
+    knows how they were encoded: all of them as they are, or none. Guarantee: as `Holdings`, because a ledger that was
+    charged for these rows is used with no others, and the other way round."""
 
     digest: str
 
@@ -126,9 +123,9 @@ def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str
 
 
 def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: bool = False) -> Holdings | WholeHoldings:
-    """What every client holds, for training or not, and what is public: one hash per row under the ledger's key.
-    `whole` asks for one hash of them all, in whatever order; of very many rows it is that, client by client and in their
-    order. Assumes: rows are encoded alike in every run of the ledger; the population's identity sees to that."""
+    """What every client holds, for training or not, and what is public: one hash per row under the ledger's key. `whole` asks
+    for one hash of them all, in whatever order; of very many rows it is that, client by client and in their order.
+    Assumes: rows are encoded alike in every run of the ledger; the population's identity sees to that."""
     parts = [part for part in (population, population.held) if part is not None]
     if sum(len(part.y) for part in parts) > MOST_ROWS:
         held = [one for part in parts for one in ("\x1f".join(part.names), part.digest())]

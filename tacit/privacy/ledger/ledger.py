@@ -1,13 +1,10 @@
-"""The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is released.
-SQLite with `synchronous=FULL`: when `admit` returns, the charge has reached the disk. Entries are never changed or
-removed. Record-level and client-level charges are kept apart and never added. A charge belongs to (client, run, round,
-attempt). An attempt names everything the released bits are a function of (tacit/engine/release.py): a resumed round that
-repeats the very same release is paid once; anything else, however small the change, is another attempt and is paid again.
-Within a run a client's event never changes: another one is refused, not ignored. Beside its rounds a run may ask queries,
-each once and planned beforehand (`answer`): there a second attempt is refused. Before a client's first charge in a run,
-the price of all it may release there is sealed (filter.py), and what other runs have sealed counts as spent. Where the
-secret choice of a cohort is part of the price, every client pays for every round, drawn or not: one row in the table
-`everybody`, and one seal whose client is the empty name."""
+"""The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is released. A
+charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of
+(tacit/engine/release.py): a round that repeats the very same release is paid once; anything else is paid again. Before a
+client's first charge in a run, the price of all it may release there is sealed (filter.py): its event never changes, and
+what other runs have sealed counts as spent. Where the secret of a cohort is part of the price, every client pays for every
+round: one row in the table `everybody`, and one seal whose client is the empty name. Record-level and client-level charges
+are never added."""
 
 import math
 import sqlite3
@@ -50,23 +47,18 @@ Cost = Callable[[Client], DpEvent]
 
 
 class Ledger:
-    """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`.
-    A client's budget holds the run's own share of delta; without `delta` the run has all of it. `most_epsilon` is what the
-    run may cost a client, where less was promised than the budget has left; `asked` gives the queries that a client
-    answers beside its rounds; without `spare` no releases for rounds that must be repeated are sealed. `marks` are files
-    that say how far the ledger has come; `conditions` are what it must not contradict, each made with its key and noted
-    with the first charge; `refuse_copies` is asked before every charge, and again once it is on disk.
-    Guarantee: after `admit` returns, what it charged is on disk; over all runs of the file, whatever the order in which
-    they charge it, no client's sealed prices add up to more than its budget at the time of sealing; `spent` never reports
-    less than what was charged. Every answer is about what has reached the disk: what is kept in memory is read again when
-    another run has changed the file or a charge failed; within the transaction of a charge nobody else can change it. A
-    client has at most one seal a run, written before its first release and never changed: so the event and the number of
-    releases are fixed before anything is seen, which is what the price of a run rests on.
-    Assumes: a release is made only after `admit` or `admit_everybody` has returned, and `attempt` names everything its
-    bits depend on. Whoever can write to the file can forge it: a mark shows a ledger that was lost or went back, and
-    nothing more.
-    Raises: LedgerError where the file cannot be opened, has another format, belongs to another population, is not as far
-    as a mark says, or contradicts a condition."""
+    """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`. Without
+    `delta` the run has all of its clients' budgets'. `most_epsilon` is what it may cost a client; `asked` gives the
+    queries that a client answers beside its rounds; without `spare` no releases for rounds that must be repeated are
+    sealed. `marks` say how far the ledger has come; `conditions` are what it must not contradict, made with its key and
+    noted with the first charge; `refuse_copies` is asked before every charge, and again once it is on disk. Guarantee:
+    after `admit` returns, what it charged is on disk; over all runs of the file, in whatever order they charge it, no
+    client's sealed prices add up to more than its budget at the time of sealing; `spent` never reports less than what was
+    charged. Every answer is about what has reached the disk. A client has at most one seal a run, written before its first
+    release and never changed. Assumes: a release is made only after `admit` or `admit_everybody` has returned, and
+    `attempt` names everything its bits depend on. Whoever can write to the file can forge it: a mark shows a ledger that
+    was lost or went back, and nothing more. Raises: LedgerError where the file cannot be opened, has another format or
+    population, is behind a mark, or contradicts a condition."""
 
     def __init__(
         self,
@@ -113,9 +105,9 @@ class Ledger:
     # Charging.
 
     def open_round(self, round: int, attempt: str) -> None:
-        """Says which release of which round is paid for next, before every `admit`. It writes nothing.
-        Until the round is paid, `rounds_left` counts it as still to come even where a crash left it on disk.
-        Raises: LedgerError for a round below zero: there queries are charged, and what is sealed does not count it."""
+        """Says which release of which round is paid for next, before every `admit`. It writes nothing. Until the round is
+        paid, `rounds_left` counts it as still to come even where a crash left it on disk. Raises: LedgerError for a round
+        below zero: there queries are charged, and what is sealed does not count it."""
         if round < 0:
             raise LedgerError(f"The ledger {self.path} opens no round of the number {round}: they are counted from 0.")
         self._round, self._attempt = round, self.keyed(attempt)
@@ -124,15 +116,13 @@ class Ledger:
         self._forget_if_changed()
 
     def admit(self, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
-        """Charges every client that can pay for the open round, and returns those, in the order given.
-        Guarantee: on return the charges, and the seals of those charged for the first time, are on disk in one
-        transaction, and the marks after it. This call charges nobody whom it does not return. Whoever was charged for this
-        very attempt before is returned and not charged again. `hint` (about how many releases a budget pays for) saves
-        prices and changes nothing else.
-        Raises: LedgerError if the charge could not be written, is another than was sealed for that client in this run,
-        would mix clients that pay for themselves with a charge to all, or contradicts a condition; BadInput for an event
-        without a price, or with one for another change than the runs before. Then nothing may be released, and nothing was
-        charged, with one exception: where only a mark could not be written, the charge stands and is not asked for again."""
+        """Charges every client that can pay for the open round, and returns those, in the order given. Guarantee: on return
+        the charges, and the seals of those charged for the first time, are on disk in one transaction, and the marks after
+        it. Nobody is charged who is not returned; whoever was charged for this very attempt before is returned and not
+        charged again. Raises: LedgerError if the charge could not be written, is another than was sealed, would mix
+        clients that pay for themselves with a charge to all, or contradicts a condition; BadInput for an event without a
+        price. Then nothing may be released, and nothing was charged, with one exception: where only a mark could not be
+        written, the charge stands and is not asked for again."""
         with self._charging():
             priced = [(client, cost(client)) for client in clients]
             paying = [(c, event) for c, event in priced if self.rounds_left(c, event, hint=hint) >= 1]
@@ -143,10 +133,10 @@ class Ledger:
         return [client for client, _ in paying]
 
     def admit_everybody(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> bool:
-        """Charges every client of the population for the open round, if each can pay within `budget`; else nobody.
-        Guarantee: the charge is one row, whatever the size of the population, and on disk on return; clients that were
-        charged alone in other runs are counted by the one that has sealed most. False means that nothing was charged and
-        nothing may be released. Raises: as `admit`."""
+        """Charges every client of the population for the open round, if each can pay within `budget`; else nobody. Guarantee:
+        the charge is one row, whatever the size of the population, and on disk on return; clients that were charged alone
+        in other runs are counted by the one that has sealed most. False means that nothing was charged and nothing may be
+        released. Raises: as `admit`."""
         with self._charging():
             left = self.rounds_left_to_all(budget, event, hint=hint)
             if left >= 1:
@@ -161,13 +151,11 @@ class Ledger:
         return left >= 1
 
     def answer(self, query: str, attempt: str, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
-        """Charges every client that can pay for a query of this run, and returns those; `cost` is that of a round.
-        Whoever cannot pay for the queries and one round beside them pays for none. `attempt` names the release as in
-        `open_round`.
-        Guarantee: as `admit`. Of one query of a run a client is charged for one attempt: the same one is free and no other
-        is ever allowed, so that one charge stands for one vector.
-        Raises: AnsweredOnce where the query was charged under another attempt, and as `admit`; KeyError for a query that
-        the run did not plan."""
+        """Charges every client that can pay for a query of this run, and returns those; `cost` is that of a round. Whoever
+        cannot pay for the queries and one round beside them pays for none. Guarantee: as `admit`; of one query a client is
+        charged for one attempt: the same one is free and no other is ever allowed, so that one charge stands for one
+        vector. Raises: AnsweredOnce where it was charged under another attempt, and as `admit`; KeyError for a query that
+        was not planned."""
         name = f"{query}:{self.keyed(attempt)}"
         with self._charging():
             self._round, self._attempt, self.again = QUERY, name, name in self._attempts(QUERY)
@@ -179,9 +167,8 @@ class Ledger:
         return paying
 
     def release(self, what: str, digest: str) -> None:
-        """Notes, on disk, which vector is about to be released under a name of this run, where that may happen once.
-        Raises: LedgerError where it was another one before, in whichever copy of the run's folder; then nothing may be
-        released."""
+        """Notes, on disk, which vector is about to be released under a name of this run, where that may happen once. Raises:
+        LedgerError where it was another one before, in whichever copy of the run's folder; then nothing may be released."""
         digest = self.keyed(digest)
         condition = released(self.run, what, digest)
         with self._charging():
@@ -200,9 +187,9 @@ class Ledger:
 
     @contextmanager
     def _charging(self) -> Iterator[None]:
-        """One transaction that reaches the disk, or nothing; then the marks say how far the ledger has come.
-        Copies are looked for before it, so that the later one pays nothing, and after the marks: of two that charge in the
-        same second at least one sees the other's mark, and releases nothing."""
+        """One transaction that reaches the disk, or nothing; then the marks say how far the ledger has come. Copies are
+        looked for before it, so that the later one pays nothing, and after the marks: of two that charge in the same
+        second at least one sees the other's mark, and releases nothing."""
         done = False
         self.refuse_copies()
         try:
@@ -268,11 +255,9 @@ class Ledger:
 
     def rounds_left(self, client: Client, event: DpEvent, *, hint: int = 1) -> int:
         """How many rounds at `event`, the open one included, the client can pay for in this run; 0 or less where it cannot.
-        It counts what is sealed and not yet charged. Before the first charge it is what would be sealed: the most releases
-        that the rest of the budget pays for, at most the planned rounds and a few spare ones. A budget that was lowered
-        since counts at once.
-        Raises: LedgerError for another event, unit or delta than this run has sealed for the client; BadInput for an event
-        without a price, or with one for another change than those of the runs before."""
+        Before the first charge it is what would be sealed. A budget that was lowered since counts at once. Raises:
+        LedgerError for another event, unit or delta than was sealed; BadInput for an event without a price beside the runs
+        before."""
         return self._left(client.id, client.budget, event, hint)
 
     def rounds_left_to_all(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> int:
@@ -302,8 +287,8 @@ class Ledger:
         return self._used[name]
 
     def _repeated(self, name: str) -> int:
-        """How many of the releases on disk are those still to come: the open one, left by a crash, or later ones.
-        Of later rounds nobody knows yet whether they repeat; when such a round is opened, its attempt decides."""
+        """How many of the releases on disk are those still to come: the open one, left by a crash, or later ones. Of later
+        rounds nobody knows yet whether they repeat; when such a round is opened, its attempt decides."""
         if not (self.again or (self._attempt == "" and self.ahead)):
             return 0
         return self._on_disk(name, "round = :round AND attempt = :attempt" if self._attempt else "round > :round")
@@ -327,9 +312,8 @@ class Ledger:
         return self._known_seals
 
     def _most(self, name: str, budget: Budget, event: DpEvent, hint: int) -> int:
-        """How many releases of `event` this run may charge to a client in all, those on disk included.
-        As many as were sealed; fewer where the budget was lowered since; before the first charge, as many as would be
-        sealed."""
+        """How many releases of `event` this run may charge to a client in all, those on disk included. As many as were
+        sealed; fewer where the budget was lowered since; before the first charge, as many as would be sealed."""
         known = self._seals.get(name)
         if known is None:
             return self._affordable(name, budget, event, hint)
@@ -384,9 +368,9 @@ class Ledger:
     # What was charged and sealed.
 
     def before(self, client: str, unit: str) -> Spent:
-        """What other runs have sealed for a client in one unit; of the empty name, for whoever has sealed most.
-        Sealed means: counted in full, whether those runs go on, were abandoned, or have released less. Seals of everybody
-        count for each client."""
+        """What other runs have sealed for a client in one unit; of the empty name, for whoever has sealed most. Sealed means:
+        counted in full, whether those runs go on, were abandoned, or have released less. Seals of everybody count for each
+        client."""
         if unit not in self._before:
             self._before[unit] = sealed(self._db, unit, but=self.run)
         return self._before[unit].of(client)
@@ -400,8 +384,8 @@ class Ledger:
         return self._before[unit].runs
 
     def sealed_elsewhere(self, unit: str) -> Iterator[tuple[str, DpEvent, int, float, float]]:
-        """(client, event, most, delta, epsilon) of every seal of other runs in one unit; the empty name is everybody.
-        Raises: BadInput for an event that this version cannot price."""
+        """(client, event, most, delta, epsilon) of every seal of other runs in one unit; the empty name is everybody. Raises:
+        BadInput for an event that this version cannot price."""
         for client, text, *numbers in self._of_other_runs(unit):
             yield client, price.from_text(text), *numbers
 
@@ -410,8 +394,8 @@ class Ledger:
         return self._db.execute(f"{query} WHERE run != ? AND unit = ?", (self.run, unit))
 
     def composition(self, client: str | None, unit: str) -> price.Composition:
-        """What this run has charged to the client in one unit, all attempts counted; of None, to every client.
-        It is what `price.epsilon` takes: equal events counted together, the charges to everybody among them."""
+        """What this run has charged to the client in one unit, all attempts counted; of None, to every client. It is what
+        `price.epsilon` takes: equal events counted together, the charges to everybody among them."""
         shared = self._releases("everybody", "''", unit)
         own = [] if client is None else self._releases("charges", "client", unit, "AND client = ?", client)
         return price.compose((event, count) for _, event, count in (*own, *shared))
@@ -468,8 +452,8 @@ class Ledger:
         return self._db.execute(counted, (self.run,)).fetchone()[0]
 
     def knows(self, what: int | str, *, run: str | None = None) -> bool:
-        """Whether any attempt at a round (or a query, by name) of this run, or of another one, was charged.
-        Charged means: it may have been released."""
+        """Whether any attempt at a round (or a query, by name) of this run, or of another one, was charged. Charged means: it
+        may have been released."""
         if isinstance(what, int):
             return self._db.execute(BATCHES.format("1", "="), (run or self.run, what)).fetchone() is not None
         rows = f"{BATCHES.format('1', '=')} AND attempt LIKE ? || ':%'"

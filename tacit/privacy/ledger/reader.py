@@ -1,5 +1,5 @@
-"""Reading a ledger without writing to it: who was charged what, what other runs have sealed, and whether the file is sound.
-A ledger that is being charged can be read; so can a copy on a disk that nobody may write to. A mark beside a run or a site
+"""Reading a ledger without writing to it: who was charged what, what other runs have sealed, and whether the file is sound. A
+ledger that is being charged can be read; so can a copy on a disk that nobody may write to. A mark beside a run or a site
 says how far its ledger had come: a lost or older ledger is then noticed."""
 
 import hashlib
@@ -52,10 +52,10 @@ def chain(before: str, *parts: object) -> str:
 
 
 def write_mark(path: Path, number: int, link: str) -> None:
-    """Notes how far a ledger has come; a mark that is further stays.
-    Guarantee: a kill or a power cut leaves the old mark or the new one. Runs that share a ledger write one after the
-    other, by a lock beside the mark: one that overtook another would set the mark back.
-    Raises: OSError where it cannot be written, LedgerError where the mark that is there cannot be read."""
+    """Notes how far a ledger has come; a mark that is further stays. Guarantee: a kill or a power cut leaves the old mark or
+    the new one. Runs that share a ledger write one after the other, by a lock beside the mark: one that overtook another
+    would set the mark back. Raises: OSError where it cannot be written, LedgerError where the mark that is there cannot be
+    read."""
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(lock, "w") as turn, locked(turn.fileno()):
         known = read_mark(path)
@@ -127,9 +127,8 @@ class Before:
     sealed: Mapping[str, Spent] = field(default_factory=dict, repr=False)
 
     def of(self, client: str) -> Spent:
-        """What counts for a client; of the empty name, for whoever has sealed most.
-        There the largest epsilon and the largest delta are taken, which may be two clients': together they bound every
-        client."""
+        """What counts for a client; of the empty name, for whoever has sealed most. There the largest epsilon and the largest
+        delta are taken, which may be two clients': together they bound every client."""
         shared, own = self.sealed.get(ALL, Spent()), self._most if client == ALL else self.sealed.get(client, Spent())
         return Spent(shared.epsilon + own.epsilon, shared.delta + own.delta)
 
@@ -176,8 +175,8 @@ def read_before(path: Path, *, unit: str) -> Before:
 
 
 def refuse_before(path: Path, *, population: str, conditions: Iterable[Callable[[bytes], sql.Condition]] = ()) -> None:
-    """Refuses what a run on this ledger would be refused for: a lost or older copy, other data, rows that changed hands.
-    It is for plans, which write nothing: the run itself asks again, within the transaction of its first charge. Raises
+    """Refuses what a run on this ledger would be refused for: a lost or older copy, other data, rows that changed hands. It
+    is for plans, which write nothing: the run itself asks again, within the transaction of its first charge. Raises
     LedgerError."""
     mark = path.with_name(f"{path.name}.mark")
     refuse_lost(path, mark)
@@ -214,8 +213,8 @@ def noted(path: Path) -> Before:
 
 
 def find(path: Path) -> Path:
-    """The ledger file itself, or the one in a run's or a site's folder.
-    Raises: LedgerError where there is none, naming those in folders below."""
+    """The ledger file itself, or the one in a run's or a site's folder. Raises: LedgerError where there is none, naming those
+    in folders below."""
     file = path / "ledger.db" if path.is_dir() else path
     if not file.is_file():
         below = sorted(str(ledger.parent) for ledger in path.rglob("ledger.db")) if path.is_dir() else []
@@ -224,17 +223,17 @@ def find(path: Path) -> Path:
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """Every charge, oldest first, as plain values under the names of `sql.COLUMNS`; an empty file has none.
-    Raises: LedgerError for a file that is no ledger."""
+    """Every charge, oldest first, as plain values under the names of `sql.COLUMNS`; an empty file has none. Raises:
+    LedgerError for a file that is no ledger."""
     with reading(path) as db:
         return list(charges(db)) if "charges" in tables_of(db) else []
 
 
 @dataclass(frozen=True)
 class Account:
-    """One client in one run: what was sealed for it beforehand, and what it has used of that.
-    `sealed` is the epsilon of `most` releases and counts against the budget; `used` that of the `releases` charged so far,
-    both at the run's `delta`. Queries are releases, too."""
+    """One client in one run: what was sealed for it beforehand, and what it has used of that. `sealed` is the epsilon of
+    `most` releases and counts against the budget; `used` that of the `releases` charged so far, both at the run's `delta`.
+    Queries are releases, too."""
 
     client: str
     run: str
@@ -247,8 +246,8 @@ class Account:
 
 
 def accounts(path: Path) -> list[Account]:
-    """Every client of every run; what everybody was charged for stands under EVERYBODY.
-    Raises: LedgerError for a file that is no ledger, BadInput for an event that this version cannot price."""
+    """Every client of every run; what everybody was charged for stands under EVERYBODY. Raises: LedgerError for a file that
+    is no ledger, BadInput for an event that this version cannot price."""
     with reading(path) as db:
         if "seals" not in tables_of(db):
             return []
@@ -275,9 +274,9 @@ def accounts(path: Path) -> list[Account]:
 
 
 def totals(accounts: list[Account]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(epsilon, delta) by client and unit: the sums of what was sealed, by basic composition (filter.py).
-    Guarantee: an upper bound for what each client has spent in all runs, however they were chosen; units are never added.
-    What everybody was sealed for counts for each client that is named.
+    """(epsilon, delta) by client and unit: the sums of what was sealed, by basic composition (filter.py). Guarantee: an upper
+    bound for what each client has spent in all runs, however they were chosen; units are never added. What everybody was
+    sealed for counts for each client that is named.
 
     >>> one = Account("north", "a", "client", 1e-6, sealed=1.0, used=0.5, releases=3, most=6)
     >>> totals([one, Account(EVERYBODY, "b", "client", 1e-6, 2.0, 2.0, 9, 9)])["north", "client"][0]
@@ -306,9 +305,9 @@ def _sums(accounts: Iterable[tuple[Key, Account]]) -> dict[Key, tuple[float, flo
 
 
 def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str], float]:
-    """The joint price of everything charged, by client and unit; what everybody was charged for counts for each.
-    Assumes: the runs did not depend on each other. Over several runs this is no bound where a later one was chosen after
-    seeing an earlier one: `totals` is. Raises: BadInput for charges that have no price, or none together."""
+    """The joint price of everything charged, by client and unit; what everybody was charged for counts for each. Assumes: the
+    runs did not depend on each other. Over several runs this is no bound where a later one was chosen after seeing an
+    earlier one: `totals` is. Raises: BadInput for charges that have no price, or none together."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for entry in charges:
         groups.setdefault((entry["client"], entry["unit"]), []).append((price.from_text(entry["event"]), 1))

@@ -1,11 +1,11 @@
-"""A ledger file: its tables, the secret beside it, and how it is opened, for charging or for reading alone.
-`facts` says what the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and
-`everybody` (of all) what was released, each naming its event in `events`. `asked` are the queries that a seal pays for
-beside rounds, charged under QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE). `draws`,
-`held` and `holdings` are what runs must agree on. Whatever follows from rows (the population, attempts, the three last
-tables) is a hash under the key in the secret, a file beside the ledger: whoever has the ledger alone can guess rows and
-never sees whether a guess was right. Assumes: whoever may read the secret is trusted with the rows. Where a system keeps
-no modes it lies open; noise that must be secret is refused there (engine/run_folder.py)."""
+"""A ledger file: its tables, the secret beside it, and how it is opened, for charging or for reading alone. `facts` says what
+the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and `everybody` (of all) what
+was released, each naming its event in `events`. `asked` are the queries that a seal pays for beside rounds, charged under
+QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE). `draws`, `held` and `holdings` are
+what runs must agree on. Whatever follows from rows (the population, attempts, the three last tables) is a hash under the
+key in the secret, a file beside the ledger: whoever has the ledger alone can guess rows and never sees whether a guess was
+right. Assumes: whoever may read the secret is trusted with the rows. Where a system keeps no modes it lies open; noise
+that must be secret is refused there (engine/run_folder.py)."""
 
 import datetime
 import hashlib
@@ -94,8 +94,8 @@ def keyed(key: bytes, text: bytes | str) -> str:
 
 
 def key_of(ledger: Path) -> bytes:
-    """The key of a ledger; of one that nobody has begun it is made, by one of all who ask at once.
-    Raises: LedgerError where it is gone, damaged, open to others or cannot be written."""
+    """The key of a ledger; of one that nobody has begun it is made, by one of all who ask at once. Raises: LedgerError where
+    it is gone, damaged, open to others or cannot be written."""
     file, begun = (
         secret_of(ledger),
         begun_at(ledger),
@@ -137,11 +137,10 @@ def begun_at(ledger: Path) -> bool:
 
 
 def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
-    """Opens or makes a ledger for charging; `key` is that of its secret.
-    Guarantee: only its owner can open the file and what SQLite writes beside it. A transaction that was committed through
-    this connection has reached the disk (`synchronous=FULL`, rollback journal); one that finds the file locked waits
-    BUSY_SECONDS.
-    Raises: LedgerError for what cannot be opened, has another format (it is left as it is), or belongs to other data."""
+    """Opens or makes a ledger for charging; `key` is that of its secret. Guarantee: only its owner can open the file and what
+    SQLite writes beside it. A transaction that was committed through this connection has reached the disk
+    (`synchronous=FULL`, rollback journal); one that finds the file locked waits BUSY_SECONDS. Raises: LedgerError for what
+    cannot be opened, has another format (it is left as it is), or belongs to other data."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _close_to_others(path)
@@ -207,9 +206,8 @@ def _refuse_other(path: Path, otherwise: str) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file, for reading alone. What a kill left in the middle of a charge is rolled back in a copy.
-    Guarantee: neither the ledger nor its journal is changed. Raises: LedgerError for what is no ledger, also within the
-    block."""
+    """The file, for reading alone. What a kill left in the middle of a charge is rolled back in a copy. Guarantee: neither
+    the ledger nor its journal is changed. Raises: LedgerError for what is no ledger, also within the block."""
     try:
         with ExitStack() as stack:
             db = stack.enter_context(closing(_connect(path, "ro")))
@@ -263,9 +261,9 @@ def charges(db: sqlite3.Connection, tables: Sequence[str] = ("charges", "everybo
 
 
 class Condition(Protocol):
-    """Something that the runs of one ledger must agree on; noted with the first charge of a run.
-    Guarantee, of the ledger: `refuse` is asked when the run opens the file and again within the transaction of its first
-    charge, just before `note`, so that of two runs at once the second sees what the first noted."""
+    """Something that the runs of one ledger must agree on; noted with the first charge of a run. Guarantee, of the ledger:
+    `refuse` is asked when the run opens the file and again within the transaction of its first charge, just before `note`,
+    so that of two runs at once the second sees what the first noted."""
 
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
         """Raises LedgerError where the ledger says otherwise. It writes nothing."""

@@ -1,6 +1,6 @@
-"""Local DP: each client noises what it sends, and is protected from everybody who sees it.
-Source of the two strategies: Liu et al., PVLDB 15(4), section 4.2. *spread* gives each client the noise that makes its budget
-last the planned rounds; *same-noise* gives all the same multiplier, and a client drops out when it cannot pay another round."""
+"""Local DP: each client noises what it sends, and is protected from everybody who sees it. Source of the two strategies: Liu
+et al., PVLDB 15(4), section 4.2. *spread* gives each client the noise that makes its budget last the planned rounds;
+*same-noise* gives all the same multiplier, and a client drops out when it cannot pay another round."""
 
 import math
 from collections.abc import Sequence
@@ -129,8 +129,8 @@ class LocalPlan(Plan):
         return self.multipliers
 
     def mechanism(self, client: Client) -> SampledGaussian:
-        """What the client runs in one round, and what that costs.
-        Raises: BadInput for a client whose noise is not known here (NaN): a site plans its own alone."""
+        """What the client runs in one round, and what that costs. Raises: BadInput for a client whose noise is not known here
+        (NaN): a site plans its own alone."""
         k = client.index
         if k not in self._known:
             noise = float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k])
@@ -143,9 +143,9 @@ class LocalPlan(Plan):
         return {}
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray:
-        """The noise per coordinate of every client's update, as `DpSgd` states it: eta z C sqrt(steps) / (q n).
-        In steps that are not plain, sqrt(steps) is what `descent` makes of it. An update that is noised as a whole (client
-        level) has z C. It follows from public numbers alone, so a rule may weigh by it."""
+        """The noise per coordinate of every client's update, as `DpSgd` states it: eta z C sqrt(steps) / (q n). In steps that
+        are not plain, sqrt(steps) is what `descent` makes of it. An update that is noised as a whole (client level) has z
+        C. It follows from public numbers alone, so a rule may weigh by it."""
         if self.unit == "client":
             return self.multipliers * self.clip
         growth = descent.growth(self.steps, learning_rate=learning_rate)
@@ -161,7 +161,8 @@ class LocalPlan(Plan):
         descent: Descent = PLAIN,
         largest: float = 0.0,
     ) -> float:
-        """No honest client sends a larger number: a step moves by eta C / q and weight decay at most, normals end at 10.8 sigma."""
+        """No honest client sends a larger number: a step moves by eta C / q and weight decay at most, normals end at 10.8
+        sigma."""
         root, steps = math.sqrt(parameters), int(self.steps[index])
         if self.unit == "client":
             return (self.clip + END * float(self.multipliers[index]) * self.clip) * root
@@ -191,8 +192,8 @@ class LocalPlan(Plan):
         return "random-effects" if differ else "mean"
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
-        """LocalDP: DP-SGD in every step (record level), or noise on the whole clipped update (client level).
-        Raises: BadInput for a rule that is not there, or views of what are no images."""
+        """LocalDP: DP-SGD in every step (record level), or noise on the whole clipped update (client level). Raises: BadInput
+        for a rule that is not there, or views of what are no images."""
         population, rate, descent = wiring.population, wiring.experiment.train.learning_rate, wiring.descent
         rule = wiring.rule(self.rule(wiring.experiment, population))
         noise = self.update_noise(population.sizes, learning_rate=rate, descent=descent)
@@ -217,17 +218,16 @@ class LocalPlan(Plan):
 
 
 class Local:
-    """The kind `local`: each client noises what it sends.
-    The server, the other clients and everybody who sees updates or models are adversaries: nobody is trusted but the
-    client's own machine. Each client pays for the rounds it takes part in, from its own budget."""
+    """The kind `local`: each client noises what it sends. The server, the other clients and everybody who sees updates or
+    models are adversaries: nobody is trusted but the client's own machine. Each client pays for the rounds it takes part
+    in, from its own budget."""
 
     plans = LocalPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """Every client's noise, by the strategy that the experiment names.
-        `own` is the one client whose noise is needed (a site): by the strategy spread the others' stay NaN, which is
-        cheaper and changes nothing of its own.
-        Raises: BadInput where there is no budget to derive noise from, or no noise keeps it."""
+        """Every client's noise, by the strategy that the experiment names. `own` is the one client whose noise is needed (a
+        site): by the strategy spread the others' stay NaN, which is cheaper and changes nothing of its own. Raises:
+        BadInput where there is no budget to derive noise from, or no noise keeps it."""
         privacy, train = experiment.privacy, experiment.train
         if experiment.run.precision != "float32" and privacy.unit_kept == "record":
             raise BadInput(
@@ -256,10 +256,10 @@ class Local:
 
 
 def spread(plan: LocalPlan, experiment: Experiment, population: Population, *, own: int | None = None) -> np.ndarray:
-    """Each client's multiplier, so that its rounds, and its queries, cost at most what is left of its epsilon.
-    Guarantee: the joint price at the returned multiplier was computed and is within that. Whoever is one client (`own`) needs
-    no other's, and a list of 10,000 sizes is hours of work: those stay NaN.
-    Raises: BadInput for a client with an infinite epsilon, and where no noise keeps an epsilon."""
+    """Each client's multiplier, so that its rounds, and its queries, cost at most what is left of its epsilon. Guarantee: the
+    joint price at the returned multiplier was computed and is within that. Whoever is one client (`own`) needs no other's,
+    and a list of 10,000 sizes is hours of work: those stay NaN. Raises: BadInput for a client with an infinite epsilon,
+    and where no noise keeps an epsilon."""
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]
         raise BadInput(
@@ -286,9 +286,9 @@ def spread(plan: LocalPlan, experiment: Experiment, population: Population, *, o
 def same_noise(
     plan: LocalPlan, experiment: Experiment, population: Population, *, own: int | None = None
 ) -> np.ndarray:
-    """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds.
-    A client whose budget is smaller drops out before the round it cannot pay: the ledger sees to that.
-    Raises: BadInput where no client sets a limit and no noise is given."""
+    """One multiplier for all: the given one, or the one that lets the largest finite budget last the planned rounds. A client
+    whose budget is smaller drops out before the round it cannot pay: the ledger sees to that. Raises: BadInput where no
+    client sets a limit and no noise is given."""
     if experiment.privacy.noise_multiplier is not None:
         return np.full(len(population), experiment.privacy.noise_multiplier)
     finite = np.where(np.isinf(population.epsilons), -1.0, population.to_spread)
@@ -310,8 +310,8 @@ def _priced_as(plan: LocalPlan, experiment: Experiment, population: Population, 
 
 
 def record_steps(experiment: Experiment, population: Population) -> tuple[np.ndarray, np.ndarray]:
-    """The sampling rate and the noised steps of each client's round; a noised whole update is one step without sampling.
-    With local epochs a client takes ceil(epochs / q) steps: as many as sample its records `epochs` times on average."""
+    """The sampling rate and the noised steps of each client's round; a noised whole update is one step without sampling. With
+    local epochs a client takes ceil(epochs / q) steps: as many as sample its records `epochs` times on average."""
     train, everybody = experiment.train, len(population)
     if experiment.privacy.unit_kept == "client":
         return np.ones(everybody), np.ones(everybody, dtype=int)
@@ -322,8 +322,8 @@ def record_steps(experiment: Experiment, population: Population) -> tuple[np.nda
 
 
 def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float | None) -> np.ndarray:
-    """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch.
-    Such a rate has three digits and is at most 1; the divisor and the price both use the rounded one.
+    """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch. Such a rate has
+    three digits and is at most 1; the divisor and the price both use the rounded one.
 
     >>> sampling_rates(np.array([100, 3000]), batch_size=64, sampling_rate=None).tolist()
     [0.64, 0.0213]

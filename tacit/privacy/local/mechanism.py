@@ -1,7 +1,7 @@
-"""The sampled Gaussian mechanism of DP-SGD: one frozen object owns the sampling, the noise and their price.
-Source: Abadi et al. 2016 (arXiv:1607.00133), Algorithm 1; Poisson subsampling as in Mironov, Talwar, Zhang 2019
-(arXiv:1908.10530). Guarantee: `steps` releases, each of a Poisson sample of the records; record level, add or remove one.
-The price is in `event()` and nowhere else, so the noise that is drawn and the noise that is paid for cannot differ."""
+"""The sampled Gaussian mechanism of DP-SGD: one frozen object owns the sampling, the noise and their price. Source: Abadi et
+al. 2016 (arXiv:1607.00133), Algorithm 1; Poisson subsampling as in Mironov, Talwar, Zhang 2019 (arXiv:1908.10530).
+Guarantee: `steps` releases, each of a Poisson sample of the records; record level, add or remove one. The price is in
+`event()` and nowhere else, so the noise that is drawn and the noise that is paid for cannot differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from tacit.types import Bounded, Private
 
 @dataclass(frozen=True)
 class SampledGaussian:
-    """`steps` times: sample each record with probability q, sum vectors of norm at most C, add N(0, (zC)^2 I).
-    Guarantee: all steps together cost `event()`, for whoever sees every noised sum: add or remove one record; where the
-    whole update is noised (q = 1, one step), empty one client.
-    Assumes: every vector in a sum was clipped to C, batches stay secret, and floating-point noise stands for real-valued
-    noise. Raises: BadInput for a multiplier or clip that is not above 0, a rate outside (0, 1], and fewer than one step.
+    """`steps` times: sample each record with probability q, sum vectors of norm at most C, add N(0, (zC)^2 I). Guarantee: all
+    steps together cost `event()`, for whoever sees every noised sum: add or remove one record; where the whole update is
+    noised (q = 1, one step), empty one client. Assumes: every vector in a sum was clipped to C, batches stay secret, and
+    floating-point noise stands for real-valued noise. Raises: BadInput for a multiplier or clip that is not above 0, a
+    rate outside (0, 1], and fewer than one step.
 
     >>> SampledGaussian(noise_multiplier=1.0, clip=0.5, sampling_rate=0.1, steps=2).noise_std
     0.5
@@ -61,8 +61,8 @@ class SampledGaussian:
         return state, stream.bernoulli(size, self.sampling_rate)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
-        """Adds N(0, (zC)^2 I) to a sum whose sensitivity is C; float32 from then on.
-        Raises: BadInput for any other sensitivity, whose noise would not be the one that is paid for."""
+        """Adds N(0, (zC)^2 I) to a sum whose sensitivity is C; float32 from then on. Raises: BadInput for any other
+        sensitivity, whose noise would not be the one that is paid for."""
         if bounded.sensitivity != self.clip:
             raise BadInput(f"This noise is made for sensitivity {self.clip}, got a vector of {bounded.sensitivity}.")
         noisy = bounded.vector.add(stream.normal_like(bounded.vector), alpha=self.noise_std)
@@ -86,8 +86,8 @@ def _event(noise_multiplier: float, sampling_rate: float, steps: int, split: str
 
 def row_noise(mechanisms: Sequence[SampledGaussian], *, clip: float) -> torch.Tensor:
     """The standard deviations of one step of several clients, whose sums have the sensitivity `clip`: each its mechanism's
-    own.
-    Raises: BadInput for any other sensitivity, and TypeError for any other mechanism, whose noise may be something else."""
+    own. Raises: BadInput for any other sensitivity, and TypeError for any other mechanism, whose noise may be something
+    else."""
     for mechanism in mechanisms:
         if type(mechanism) is not SampledGaussian:
             raise TypeError("only the noise of SampledGaussian is drawn for several clients at once")

@@ -155,8 +155,8 @@ class Reading(Protocol):
 
 
 class Judgement(Reading, Protocol):
-    """What is counted of (target, prediction), and the metrics that follow from the counts.
-    Guarantee asked: one record changes `count` by a vector of squared length at most `l2_squared`."""
+    """What is counted of (target, prediction), and the metrics that follow from the counts. Guarantee asked: one record
+    changes `count` by a vector of squared length at most `l2_squared`."""
 
     def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
         """The counts, before any noise."""
@@ -236,8 +236,8 @@ class Scores(OneCell):
 def judgement(
     kind: str, metric: str, *, classes: int, numbers: int = 1, largest_error: float | None = None
 ) -> Judgement:
-    """What is counted for a task's headline metric, of `classes` or of so many `numbers` a record.
-    Raises: BadInput for a metric that noised counts cannot tell.
+    """What is counted for a task's headline metric, of `classes` or of so many `numbers` a record. Raises: BadInput for a
+    metric that noised counts cannot tell.
 
     >>> judgement("binary", "auroc", classes=2).cells
     36

@@ -1,6 +1,5 @@
-"""The mechanism of a query: counts of a client's records, each with Gaussian noise, released once.
-Guarantee: record level, add or remove one. One frozen object owns the noise and its price: what is drawn is what is paid
-for."""
+"""The mechanism of a query: counts of a client's records, each with Gaussian noise, released once. Guarantee: record level,
+add or remove one. One frozen object owns the noise and its price: what is drawn is what is paid for."""
 
 import math
 from collections.abc import Mapping
@@ -28,8 +27,8 @@ from tacit.types import Private
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Whole numbers that one record, coming or going, changes by a vector of squared length at most `l2_squared`.
-    A histogram has 1: a record is in one cell. k histograms side by side have k."""
+    """Whole numbers that one record, coming or going, changes by a vector of squared length at most `l2_squared`. A histogram
+    has 1: a record is in one cell. k histograms side by side have k."""
 
     values: np.ndarray = field(repr=False)
     l2_squared: int
@@ -37,11 +36,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class NoisyCounts:
-    """Adds round(N(0, z^2 l2_squared)) to each of `cells` counts, once.
+    """Adds round(N(0, z^2 l2_squared)) to each of `cells` counts, once; with a `split`, of the records on one `side` of it.
     Guarantee: one release costs `event()`, add or remove one record, for whoever sees every noised count; float arithmetic
-    is not in it (tacit/privacy/integers/rounded.py).
-    Assumes: the counts are of sensitivity `l2_squared`, and of one question there is one release.
-    Raises: BadInput for a multiplier that is not above 0, no cells, or noise that cannot be drawn as closely as is priced.
+    is not in it. Assumes: the counts are of sensitivity `l2_squared`, and of one question there is one release. Raises:
+    BadInput for noise that cannot be drawn as closely as is priced.
 
     >>> noise = NoisyCounts(noise_multiplier=2.0, l2_squared=4, cells=10)
     >>> round(noise.noise_std, 2), noise.event().noise_multiplier
@@ -78,8 +76,8 @@ class NoisyCounts:
         return state, np.arange(size)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Counts) -> tuple[NoiseState, Private]:
-        """Adds the noise; the result is whole numbers.
-        Raises: BadInput for another number of counts, or counts of another sensitivity, than was priced."""
+        """Adds the noise; the result is whole numbers. Raises: BadInput for another number of counts, or counts of another
+        sensitivity, than was priced."""
         if bounded.l2_squared != self.l2_squared or bounded.values.shape != (self.cells,):
             text = f"{self.cells} counts of squared sensitivity {self.l2_squared}"
             raise BadInput(f"This noise is made for {text}, got {bounded.values.shape} of {bounded.l2_squared}.")
@@ -150,8 +148,8 @@ EXACT = Exact()
 
 def queries_of(experiment: Experiment, population: Population) -> Queries:
     """The noise of every client's queries: each costs by itself the share of what is left of epsilon that was planned.
-    Guarantee: the price of each query alone, at the run's delta, was computed and is within its share.
-    Raises: BadInput for a client that sets no limit, of which there is no share."""
+    Guarantee: the price of each query alone, at the run's delta, was computed and is within its share. Raises: BadInput
+    for a client that sets no limit, of which there is no share."""
     planned = shares(experiment)
     if not planned:
         return NOTHING

@@ -1,8 +1,8 @@
-"""Ranges of numeric columns from noisy histograms: what every client answers, and what is made of the answers.
-A column without a declared `wide` range is counted in bins whose edges double, from 2^-20 to 2^40 on both sides of zero;
-else in 64 equal bins of that range. Of a bin it is asked whether more rows lie in it than noise and a few outliers
-explain: the range is from the lowest such bin to the highest (as in Wilson et al. 2020, arXiv:1909.01917, section 5.1).
-All of that is made of noised counts and public numbers, so it costs nothing more."""
+"""Ranges of numeric columns from noisy histograms: what every client answers, and what is made of the answers. A column
+without a declared `wide` range is counted in bins whose edges double, from 2^-20 to 2^40 on both sides of zero; else in 64
+equal bins of that range. Of a bin it is asked whether more rows lie in it than noise and a few outliers explain: the range
+is from the lowest such bin to the highest (as in Wilson et al. 2020, arXiv:1909.01917, section 5.1). All of that is made
+of noised counts and public numbers, so it costs nothing more."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -78,9 +78,9 @@ class Ranges:
             )
 
     def refuse_impossible(self, ranges: Mapping[str, Range]) -> None:
-        """Refuses ranges that no answers to this query lead to.
-        Guarantee: what passes is one range for each of the columns, from the beginning of one of its public bins to the
-        end of one: finite, low < high, and nowhere else than rows were looked for. Raises: BadInput."""
+        """Refuses ranges that no answers to this query lead to. Guarantee: what passes is one range for each of the columns,
+        from the beginning of one of its public bins to the end of one: finite, low < high, and nowhere else than rows were
+        looked for. Raises: BadInput."""
         if set(ranges) != set(self.columns):
             raise BadInput(
                 f"it gives the ranges of {len(ranges)} columns, which are not the {len(self.columns)} private ones"
@@ -227,8 +227,8 @@ class Described:
         return Counts(np.concatenate(counts).astype(np.int64), self.l2_squared)
 
     def told(self, answers: Sequence[np.ndarray], stds: np.ndarray, sizes: np.ndarray) -> list[dict[str, Any]]:
-        """What the noised counts say of each column, over all clients that answered.
-        Counts are plain sums; means and quantiles weigh clients by how much their counts can tell."""
+        """What the noised counts say of each column, over all clients that answered. Counts are plain sums; means and
+        quantiles weigh clients by how much their counts can tell."""
         found, start = [], 0
         margin = Z * math.sqrt(float((stds**2).sum()))
         for column in self.columns:
