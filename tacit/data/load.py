@@ -9,9 +9,11 @@ from tacit import plugin
 from tacit.data.dataset import Dataset
 from tacit.data.sources import Source
 from tacit.errors import BadData, BadInput, TacitError
-from tacit.experiment.data import DataSection
+from tacit.experiment.data import DEALT, DataSection
 
 ROOM = "tacit.data.sources"
+PLACES = ("path", "test_path", "shape", "label_shape")  # where rows lie and what they must look like: in nobody's hands
+EMPTY = ({}, (), [], "")
 
 
 def names() -> list[str]:
@@ -43,6 +45,16 @@ def settings(section: DataSection) -> dict[str, Any]:
     made = source(section)
     options = asdict(made) if is_dataclass(made) and not isinstance(made, type) else section.options()
     return own | options
+
+
+def identity(section: DataSection) -> dict[str, Any]:
+    """What decides in which hands a record is and how it is read: what a ledger belongs to.
+
+    Guarantee: an option that is empty counts as if nobody had ever heard of it, so that one more changes no ledger's identity.
+    """
+    dealt = DEALT if section.partition == "natural" else ()
+    used = {key: value for key, value in settings(section).items() if key not in (*PLACES, *dealt)}
+    return {key: value for key, value in used.items() if value is not None and value not in EMPTY}
 
 
 def load(section: DataSection, *, seed: int, progress: Progress | None = None) -> Dataset:

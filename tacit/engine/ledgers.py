@@ -11,7 +11,7 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.data.dataset import Dataset
-from tacit.data.load import settings as reading
+from tacit.data.load import identity
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts
 from tacit.engine.run_folder import COMPARISON, SEARCH, Folder, ledger_of, logged_rounds
@@ -25,6 +25,8 @@ from tacit.privacy.ledger.sql import Condition, Draws, keyed
 from tacit.training.flat import named
 
 Asking = Callable[[str], Mapping[str, DpEvent]]  # by a client's name, its queries with their price
+
+SEED = "seed.data"  # no source has an option of this name
 
 
 def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Asking | None = None) -> Ledger | None:
@@ -122,19 +124,13 @@ def population_id(experiment: Experiment, population: Population, *, is_deployed
         shares = {"held_out": data.held_out, "own_share": data.own_share, "seed": seed}  # which rows are trained on
         kept = "".join(f":{key}={value}" for key, value in shares.items()) if data.held_out or data.own_share else ""
         return f"{data.name}:natural:{sorted(data.part.settings().items())}{kept}"
-    later = ("wide", "held_out", "own_share")  # keys that ledgers of earlier versions do not know
-    settings = {key: value for key, value in reading(data).items() if key not in later or value}
-    tested = settings.pop("test_path", None)
-    for key in ("path", "shape", "label_shape"):  # where rows lie and what they must look like changes nobody's hands
-        settings.pop(key, None)
+    settings, tested = identity(data), "test_path" in data.options()
     if data.partition == "natural":
-        unused = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")
-        settings = {key: value for key, value in settings.items() if key not in unused}
-        held_out = {"test_path": True, "test_share": None} if tested else {"seed": seed, "by": "coins"}
+        held_out = {"test_path": True, "test_share": None} if tested else {SEED: seed}
         made = hashlib.blake2b(repr(sorted((settings | held_out).items())).encode(), digest_size=8)
         return f"{data.name}:natural:{made.hexdigest()}"
     made = hashlib.blake2b(population.offsets.tobytes(), digest_size=8)
-    made.update(repr(sorted((settings | {"seed": seed}).items())).encode())
+    made.update(repr(sorted((settings | {SEED: seed}).items())).encode())
     if not is_deployed:
         made.update(population.digest().encode())
         made.update(population.held.digest().encode() if population.held else b"")

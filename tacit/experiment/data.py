@@ -10,6 +10,7 @@ from tacit.experiment.schema import Count, OpenSection, Part, Positive, Section,
 Kind = Literal["iid", "dirichlet", "shards", "natural"]
 LARGEST_OWN = 0.9  # of a client's rows: the rest is what it trains on
 KINDS: tuple[str, ...] = get_args(Kind)
+DEALT = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")  # of no effect with natural
 PRIVATE = "private"  # in the place of a range: it is asked for
 CAPPED = (
     "data.examples_per_client is for rows that Tacit deals out: among clients that the data names, one more record would"

@@ -1,8 +1,11 @@
 """Sources and their options: what is no option, has another type or contradicts itself is refused before a row is read."""
 
+from dataclasses import dataclass, field
+
 import pytest
 
-from tacit.data.load import load, names, settings, source
+from tacit.data.load import identity, load, names, settings, source
+from tacit.data.sources import csv
 from tacit.errors import BadData, BadInput
 from tacit.experiment.data import DataSection
 
@@ -102,3 +105,42 @@ def test_what_gives_no_data_set_is_refused(here):
         load(DataSection(name="some_sources:Other"), seed=0)
     with pytest.raises(BadInput, match="to make a source with a method `load`, got 3"):
         load(DataSection(name="some_sources:nothing"), seed=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class tomorrow(csv):
+    """The csv source with one more type of column, as somebody will add it."""
+
+    dates: dict[str, tuple[str, str]] = field(default_factory=dict)
+    zones: tuple[str, ...] = ()
+    calendar: str | None = None
+
+
+@pytest.mark.parametrize("partition", ["natural", "iid"])
+def test_a_new_type_of_column_changes_no_ledgers_identity_and_a_column_of_it_does(partition):
+    said = {"path": "a.csv", "classes": ["no", "yes"], "numeric": {"age": [0, 120]}, "partition": partition}
+    today = identity(DataSection.model_validate({"name": "csv", **said}))
+    then = {"name": f"{__name__}:tomorrow", **said}
+    assert identity(DataSection.model_validate(then)) | {"name": "csv"} == today
+    assert identity(DataSection.model_validate(then | {"dates": {"born": ["1900-01-01", "2030-01-01"]}})) != today
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"path": "elsewhere.csv"}, True),
+        ({"clients": 7}, True),
+        ({"wide": {}}, True),
+        ({"numeric": {"age": [0, 100]}}, False),
+        ({"categorical": {"sex": ["f", "m"]}}, False),
+        ({"missing": "drop"}, False),
+        ({"test_share": 0}, False),
+        ({"held_out": 0.2}, False),
+        ({"label": "ill"}, False),
+        ({"client_column": "ward"}, False),
+    ],
+)
+def test_a_ledger_belongs_to_one_way_of_reading_rows_wherever_they_lie(change, same):
+    said = {"name": "csv", "path": "a.csv", "classes": 2, "numeric": {"age": [0, 120]}, "partition": "natural"}
+    one, other = (identity(DataSection.model_validate(each)) for each in (said, said | change))
+    assert (one == other) is same
