@@ -36,12 +36,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a public name when it is first used, so that `import tacit` does not wait for torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'tacit' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    """The public names, whether they are loaded already or not."""
     return ["__version__", *__all__]

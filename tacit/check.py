@@ -173,7 +173,6 @@ def sentence(error: ValidationError, model: type[BaseModel], values: Mapping[str
 
 
 def _foreign_key(keys: Sequence[str], above: "Table") -> str:
-    """The sentence for a key that a table has not, which may be a key of the same table's other kinds."""
     own = above.kinds.get(above.tag)
     kind, key = in_kind(own) if own and len(above.kinds) > 1 else "", keys[-1]
     others = [in_kind(one) for one in above.kinds.values() if key in one.model_fields]
@@ -183,7 +182,6 @@ def _foreign_key(keys: Sequence[str], above: "Table") -> str:
 
 
 def _no_kind(name: str, value: Any, kinds: Mapping[str, type[BaseModel]]) -> str:
-    """The sentence for a table whose kind is none of those that there are."""
     said = value.get("kind") if isinstance(value, Mapping) else value
     name = f"{name}.kind" if isinstance(value, Mapping) else name
     fields = [one.model_fields["kind"].annotation for one in kinds.values()]
@@ -235,7 +233,6 @@ class Table:
 def _declared(
     model: type[BaseModel], place: Sequence[int | str]
 ) -> tuple[list[str], FieldInfo | None, Sequence[int | str], Table]:
-    """Of a place: the names of tables and key it begins with, how the key is declared, the rest, and the table it is in."""
     keys: list[str] = []
     field, inside, above = None, Table({"": model}), Table({})
     for at, part in enumerate(place):
@@ -294,7 +291,6 @@ def _joined(words: Sequence[str], last: str = " or ") -> str:
 
 
 def _led(value: Any, place: Sequence[int | str]) -> tuple[Any, str]:
-    """The part of a value that a place leads to, and where it stands; what names an alternative leads nowhere."""
     where = ""
     for part in place:
         if isinstance(part, str) and isinstance(value, Mapping) and part in value:
@@ -310,7 +306,6 @@ def hint_of(field: FieldInfo) -> Any:
 
 
 def _parts(hint: Any) -> list[Any]:
-    """The alternatives of a type, without None; a bound that stands around all of them stays with each."""
     if get_origin(hint) is Annotated:
         inner, *marks = get_args(hint)
         return [Annotated[(part, *marks)] for part in _parts(inner)]
@@ -351,7 +346,6 @@ def _plural(hint: Any) -> str:
 
 
 def _bounds(marks: Sequence[Any]) -> str:
-    """The bounds that a type names, as in " of at least 0"."""
     inner = [each for mark in marks for each in (mark.metadata if isinstance(mark, FieldInfo) else [mark])]
     found = [f"{words} {getattr(mark, end):g}" for end, words in BOUNDS.items() for mark in inner if hasattr(mark, end)]
     return (
@@ -360,7 +354,6 @@ def _bounds(marks: Sequence[Any]) -> str:
 
 
 def _options(hint: Any) -> list[str]:
-    """The texts that a type lists, where it lists what may be said."""
     found = [get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(hint)]
     literals = [part for part in found if get_origin(part) is Literal]
     return [value for part in literals for value in get_args(part) if isinstance(value, str)]

@@ -246,7 +246,6 @@ def failed(error: Exception, part: Any, words: str, *, then: str) -> PartFailed:
 
 
 def _place(error: Exception, part: Any) -> str:
-    """Where an error arose: the last line of the part's own file, which its author can change, or the last line of all."""
     own = getattr(sys.modules.get(getattr(part, "__module__", "")), "__file__", None)
     frames = traceback.extract_tb(error.__traceback__)
     found = [frame for frame in frames if frame.filename == own] or frames
@@ -254,7 +253,6 @@ def _place(error: Exception, part: Any) -> str:
 
 
 def _called(part: Any) -> str:
-    """The name that an experiment has for a part: module:name of somebody else's."""
     kind = part if hasattr(part, "__name__") else type(part)
     name, module = kind.__name__, kind.__module__
     return name.replace("_", "-") if module.startswith("tacit.") else f"{module}:{name}"
@@ -303,7 +301,6 @@ def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
 
 
 def _hints(factory: Factory) -> dict[str, Any]:
-    """The types of the options, where they can be read."""
     whole: Any = factory if is_dataclass(factory) or not isinstance(factory, type) else factory.__init__
     try:
         return get_type_hints(whole, include_extras=True)

@@ -14,8 +14,9 @@ from torch import nn
 
 from tacit import wire
 from tacit.data import encoder as encoder_file
-from tacit.data.encoder import Column, Encoder
-from tacit.data.features import Cells, Encoded, Table, encode, refuse_absent
+from tacit.data.columns import Column, Encoded, encode
+from tacit.data.encoder import Encoder
+from tacit.data.features import Cells, Table, refuse_absent
 from tacit.engine.assemble import model_of
 from tacit.engine.evaluate import CHUNK
 from tacit.engine.history import FROZEN
@@ -80,8 +81,8 @@ def _cells(values: Any, column: Column) -> Cells:
         found = np.zeros((0, 0))
     if found.ndim != 1:
         raise BadData(f"{WHERE} have {found.ndim}-dimensional values in column {column.name!r}, or two of that name.")
-    if column.values is None and found.dtype.kind in "fiub":
-        return found.astype(np.float64)
+    if (numbers := column.cells(found)) is not None:
+        return numbers
     return _texts(found.tolist() if found.dtype.kind in "fiubU" else list(found))
 
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from tacit import plugin, store
 from tacit.algorithms.rules import Rule
+from tacit.data.columns import Number
 from tacit.data.given import Dataset
 from tacit.data.population import MARK_BYTES, Population
 from tacit.engine import trainers
@@ -402,7 +403,7 @@ def _explained(parts: Parts) -> Iterator[None]:
         ) from None
     except TrainingDiverged as error:
         columns = parts.dataset.encoder.columns if parts.dataset.encoder else ()
-        names = [repr(column.name) for column in columns if column.values is None and column.limits is None]
+        names = [repr(one.name) for one in columns if isinstance(one, Number) and one.limits is None]
         if not names:
             raise
         hint = f"Or declare ranges in data.numeric for the unscaled {', '.join(names[:MOST_NAMED])}."

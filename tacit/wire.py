@@ -78,7 +78,6 @@ def toml_table(text: object, *, what: str = "A text", most: int = MOST_TEXT) -> 
 
 
 def _refuse_long_keys(text: str, what: str) -> None:
-    """Counts the dots outside of texts and comments, from one end of a key or value to the next."""
     dots = 0
     for sign in TOML_SIGNS.finditer(text):
         dots = dots + 1 if sign[0] == "." else 0 if sign[0] in ENDS else dots
@@ -215,7 +214,6 @@ def size_of(message: Message) -> int:
 
 @lru_cache(maxsize=256)
 def _layout(tensors: "tuple[tuple[str, torch.dtype, torch.Size], ...]") -> tuple[int, int]:
-    """How many bytes safetensors writes about tensors, with empty facts, and how many of them themselves."""
     head: dict[str, Any] = {"__metadata__": {"tacit": ""}}
     end = 0
     # as safetensors lays tensors out: by type, the last of this list first, then by name

@@ -70,7 +70,6 @@ def draw(name: str, *, clients: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _mixture(components: Sequence[tuple[float, float, float]], *, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """A mixture of normals, given that the last component is drawn at least once."""
     share, mean, deviation = np.array(components).T
     chosen = rng.choice(len(components), clients, p=share)
     while not (chosen == len(components) - 1).any():
@@ -79,7 +78,6 @@ def _mixture(components: Sequence[tuple[float, float, float]], *, clients: int, 
 
 
 def _above_zero(sample: Callable[[np.ndarray], np.ndarray], clients: int) -> np.ndarray:
-    """One sample per client, drawn again wherever it is not above zero."""
     values, again = np.zeros(clients), np.arange(clients)
     while len(again):
         values[again] = sample(again)
@@ -88,7 +86,6 @@ def _above_zero(sample: Callable[[np.ndarray], np.ndarray], clients: int) -> np.
 
 
 def _checked(values: Sequence[object], names: Sequence[str]) -> np.ndarray:
-    """Epsilons as floats, each above zero."""
     for value, name in zip(values, names, strict=True):
         number = math.nan if isinstance(value, bool) or not isinstance(value, int | float | np.number) else float(value)
         if not number > 0:  # NaN is not above zero either
@@ -97,7 +94,6 @@ def _checked(values: Sequence[object], names: Sequence[str]) -> np.ndarray:
 
 
 def _pairs(path: Path) -> list[tuple[str, object]]:
-    """Client and epsilon, as a file says."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -106,7 +102,6 @@ def _pairs(path: Path) -> list[tuple[str, object]]:
 
 
 def _by_client(pairs: Sequence[tuple[str, object]], names: Sequence[str], *, where: str) -> list[object]:
-    """The epsilons in the order of the clients."""
     found = dict(pairs)
     if len(found) < len(pairs):
         often = Counter(name for name, _ in pairs)
@@ -124,7 +119,6 @@ def _by_client(pairs: Sequence[tuple[str, object]], names: Sequence[str], *, whe
 
 
 def _json_pairs(path: Path, text: str) -> list[tuple[str, object]]:
-    """Client and epsilon from a json mapping."""
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except json.JSONDecodeError as error:
@@ -135,7 +129,6 @@ def _json_pairs(path: Path, text: str) -> list[tuple[str, object]]:
 
 
 def _csv_pairs(path: Path, text: str) -> list[tuple[str, object]]:
-    """Client and epsilon from csv text."""
     rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
     if not rows or rows[0] != ["client", "epsilon"]:
         raise BadData(
@@ -153,11 +146,9 @@ def _csv_pairs(path: Path, text: str) -> list[tuple[str, object]]:
 
 
 def _them(names: Sequence[str]) -> str:
-    """The pronoun."""
     return "them" if len(names) > 1 else "it"
 
 
 def _some(names: Sequence[str]) -> str:
-    """A few names of many, for one sentence."""
     more = len(names) - NAMED_AT_MOST
     return ", ".join(names[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

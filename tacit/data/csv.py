@@ -13,25 +13,10 @@ import torch
 
 from tacit import check
 from tacit.data import names
+from tacit.data.columns import CLAMPED, DROPPED, FILLED, TO_OTHER, Change, Column, column_of, encode
 from tacit.data.dataset import Dataset
-from tacit.data.encoder import DROP, MISSING_CATEGORY, REFUSE, Column, Encoder
-from tacit.data.features import (
-    CLAMPED,
-    DROPPED,
-    FILLED,
-    MISSING,
-    TO_OTHER,
-    Cells,
-    Change,
-    Heading,
-    Table,
-    encode,
-    header,
-    is_number,
-    listing,
-    no_column,
-    tables,
-)
+from tacit.data.encoder import Encoder
+from tacit.data.features import MISSING, Cells, Heading, Table, header, is_number, listing, no_column, tables
 from tacit.data.names import Coded
 from tacit.data.population import text_marks
 from tacit.data.table import Table as Rows
@@ -52,24 +37,6 @@ def encoder_of(source: "csv", columns: Sequence[str], classes: Sequence[str]) ->
     width = sum(column.width for column in made)
     outputs = 0 if classes else 1
     return Encoder(tuple(classes), (width,), made, label=source.label, header=source.header, outputs=outputs)
-
-
-def column_of(name: str, source: "csv") -> Column:
-    """One column as it is declared. Raises BadInput."""
-    said = source.missing.get(name, REFUSE) if isinstance(source.missing, dict) else source.missing
-    indicator = name in source.indicators
-    if name not in source.categorical:
-        limits = source.ranged.get(name)
-        return Column(name, None if isinstance(limits, str) else limits, missing=said, indicator=indicator)
-    values = source.categorical[name]
-    if not isinstance(said, str):  # a number for every column: a text has none
-        said = MISSING_CATEGORY if not isinstance(source.missing, dict) else f"{said:g}"
-    if said == MISSING_CATEGORY and said not in values:
-        values = (*values, said)
-    same = [value for value in values if names.plain(value) == names.plain(said)]
-    return Column(
-        name, values=values, missing=said if said in (REFUSE, DROP) or not same else same[0], indicator=indicator
-    )
 
 
 def encoded_width(source: "csv") -> int:
@@ -144,7 +111,6 @@ def refuse_undeclared(files: Sequence[Path], columns: Sequence[str], source: "cs
 
 
 def _spans(files: Sequence[Path], columns: Sequence[str], source: "csv") -> Iterator[str]:
-    """What each column holds: from where to where, or the first few texts."""
     numbers: dict[str, list[float]] = {column: [] for column in columns}
     texts: dict[str, set[str]] = {column: set() for column in columns}
     for file in files:
@@ -205,7 +171,6 @@ def changed(counts: Counts, ranges: Mapping[str, object]) -> Iterator[str]:
 
 
 def _named(by_client: Counter[str]) -> str:
-    """Who has how many, the most first."""
     if set(by_client) == {""}:
         return ""
     first = [f"{who} {count}" if who else str(count) for who, count in by_client.most_common(MOST_NAMED)]
@@ -348,7 +313,6 @@ def number(cell: str) -> float | None:
 
 
 def _refuse_no_numbers(table: Table, texts: tuple[str, ...], codes: np.ndarray) -> tuple[str, ...]:
-    """Raises BadData for the first target that is no finite number."""
     odd = np.array([number(text) is None for text in texts], bool)[codes]
     if odd.any():
         row = int(np.argmax(odd))
@@ -371,7 +335,6 @@ def undeclared_label(table: Table, row: int, label: str) -> BadData:
 
 
 def _present(table: Table, column: str, *, marks: frozenset[str]) -> Cells:
-    """A column without gaps: the label or the client."""
     cells = table.columns[column]
     for row, cell in enumerate(cells):
         if cell in marks:
@@ -380,7 +343,6 @@ def _present(table: Table, column: str, *, marks: frozenset[str]) -> Cells:
 
 
 def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
-    """Blocks as one set of rows, with labels as class indices, or as numbers where there are no classes."""
     code_of = {name: code for code, name in enumerate(class_names)}
     y = [
         np.array([code_of[name] for name in block.labels[0]], np.int64)[block.labels[1]]

@@ -62,7 +62,6 @@ class Dataset:
             raise BadData(f"Expected training and test targets of {self.name} to be of one kind and shape.")
 
     def _refuse_targets(self, part: str, y: torch.Tensor) -> None:
-        """Raises BadData for classes that are not named, and numbers that are not finite."""
         if y.is_floating_point():
             refuse_not_finite(y.reshape(len(y), y.shape[1:].numel()), where=f"the targets of {self.name}'s {part} data")
             return

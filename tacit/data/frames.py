@@ -56,7 +56,6 @@ def _refuse_shape(df: Any, *, of: str) -> None:
 
 
 def _numbers(df: Any, columns: list[str], *, of: str) -> np.ndarray:
-    """The features as float32. Raises BadData naming columns that hold no numbers, or the first place without one."""
     others = [f"{name!r} ({df[name].dtype})" for name in columns if getattr(df[name].dtype, "kind", "O") not in "fiub"]
     if others:
         more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
@@ -79,7 +78,6 @@ def _numbers(df: Any, columns: list[str], *, of: str) -> np.ndarray:
 
 
 def _words(df: Any, column: str, *, of: str) -> np.ndarray:
-    """A column of labels or clients. Raises BadData for a row that has none."""
     absent = np.flatnonzero(df[column].isna().to_numpy())
     if len(absent):
         raise BadData(
@@ -212,7 +210,6 @@ def _opened(path: Any, *, split: str, test_split: str | None, share: float | Non
 
 
 def _column_numbers(rows: Any, columns: list[str], path: Any) -> np.ndarray:
-    """The features: one column of arrays as it is, several side by side. Raises BadData naming a column of other things."""
     parts = list[np.ndarray]()
     for name in columns:
         part = _column(rows, name)

@@ -29,7 +29,6 @@ NO_TEST = (
 
 
 def _declared(classes: Classes | None) -> names.Classes:
-    """The labels as they were declared. Raises BadInput where they were not."""
     if classes is not None and not isinstance(classes, str | int | np.integer):
         classes = tuple(str(name) for name in classes)
     said = int(classes) if isinstance(classes, np.integer) else classes
@@ -38,7 +37,6 @@ def _declared(classes: Classes | None) -> names.Classes:
 
 
 def _refuse_test(test: Any, share: float | None) -> None:
-    """Refuses test rows that are missing or said twice. Raises BadInput."""
     if test is None and share is None:
         raise BadInput(NO_TEST)
     if test is not None and share is not None:

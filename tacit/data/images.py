@@ -118,7 +118,6 @@ def download(url: str, target: Path, *, checksum: str, progress: Progress | None
 def _copy(
     answer: http.client.HTTPResponse, file: BinaryIO, *, algorithm: str, title: str, progress: Progress | None
 ) -> str:
-    """The checksum of what was copied."""
     digest = hashlib.new(algorithm, usedforsecurity=False)
     length = answer.headers.get("Content-Length")
     task = progress.add_task(title, total=int(length) if length else None) if progress else None
@@ -215,7 +214,6 @@ def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
 
 
 def _unpacked(path: Path) -> tuple[bytearray, bool]:
-    """As much of a file as can be read, and whether that is all of it."""
     raw = path.read_bytes()
     if raw[:2] != GZIP_MAGIC:
         return bytearray(raw), True
@@ -267,7 +265,6 @@ def read_batch(raw: bytes, *, where: str) -> Batch:
 
 
 def _loose(path: str | None) -> dict[str, Batch] | None:
-    """The batches as files of their own, if all six lie in a folder that is searched."""
     for folder in folders("cifar10", path=path):
         for inside in (folder, folder / INSIDE):
             files = [inside / name for name in (*TRAIN, TEST)]
@@ -294,7 +291,6 @@ def _packed(archive: Path) -> dict[str, Batch]:
 
 
 def _joined(batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Batches as one float tensor in [0, 1] and its labels, converted batch by batch to keep memory low."""
     x = torch.empty(sum(len(labels) for _, labels in batches), *SHAPE)
     for start, (pixels, _) in zip(range(0, len(x), RECORDS), batches, strict=True):
         x[start : start + RECORDS] = torch.from_numpy(pixels.copy())
@@ -328,9 +324,8 @@ def digits_table() -> tuple[np.ndarray, np.ndarray]:
     return table[:, :-1], table[:, -1].astype(int)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # 1 MB, which takes longer to parse than a small round
 def _table(path: Path) -> np.ndarray:
-    """The numbers of a file that nobody changes; they are 1 MB, and to parse them takes longer than a small round."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         table = np.loadtxt(file, delimiter=",")
     table.setflags(write=False)

@@ -69,7 +69,6 @@ def in_natural_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _naturally(name: str) -> list[tuple[bool, int, str]]:
-    """The slow twin's key: text as it stands, digits as numbers."""
     parts = (part for part in re.split(r"(\d+)", name) if part)
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 

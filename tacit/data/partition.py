@@ -38,7 +38,6 @@ class Shares:
         return len(self.offsets) - 1
 
     def __getitem__(self, client: int) -> np.ndarray:
-        """The rows of one client, without copying them."""
         if not -len(self) <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
         client %= len(self)
@@ -105,12 +104,10 @@ def dirichlet(y: np.ndarray, *, clients: int, alpha: float, min_size: int, rng: 
 
 
 def _shortage(sizes: np.ndarray, min_size: int) -> int:
-    """How many rows the clients lack to hold `min_size` each."""
     return int(np.maximum(min_size - sizes.sum(axis=0), 0).sum())
 
 
 def _class_sizes(classes: np.ndarray, *, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """How many rows of each class each client gets, [classes, clients], by proportions ~ Dir(alpha)."""
     sizes = np.empty((len(classes), clients), np.int64)
     for row, rows in zip(sizes, classes, strict=True):
         # Gamma(a) = Gamma(a + 1) u^(1/a), kept as a logarithm: at small alpha the plain draws would all be zero
@@ -122,7 +119,6 @@ def _class_sizes(classes: np.ndarray, *, clients: int, alpha: float, rng: np.ran
 
 
 def _repaired(owner: np.ndarray, *, clients: int, min_size: int, rng: np.random.Generator) -> Shares:
-    """Moves random rows from the largest clients to those below `min_size`."""
     shares = grouped(owner, clients=clients, rng=rng)
     wanted = np.maximum(min_size - shares.sizes, 0)
     if not wanted.any():
@@ -133,7 +129,6 @@ def _repaired(owner: np.ndarray, *, clients: int, min_size: int, rng: np.random.
 
 
 def _lowered(sizes: np.ndarray, surplus: int) -> np.ndarray:
-    """Sizes after `surplus` rows were taken from the largest, which end at one level (or one above it)."""
     low, high = 0, int(sizes.max())
     while low < high:  # the highest level that frees enough rows
         middle = (low + high + 1) // 2
@@ -221,12 +216,10 @@ def client_names(dataset: Dataset, section: DataSection) -> tuple[str, ...]:
 
 
 def _cuts(rows: int, parts: int) -> np.ndarray:
-    """Offsets that cut rows into parts whose sizes differ by at most one, the larger ones first."""
     return np.concatenate([[0], np.cumsum(np.full(parts, rows // parts) + (np.arange(parts) < rows % parts))])
 
 
 def _equal_rows(rows: int, *, clients: int, each: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Random rows for shares of one size: all of them, or `each` per client."""
     if each is not None and clients * each > rows:
         raise BadInput(
             f"{clients} clients with {each} examples each need {clients * each} rows, but there are {rows}: "
@@ -236,7 +229,6 @@ def _equal_rows(rows: int, *, clients: int, each: int | None, rng: np.random.Gen
 
 
 def _shards(y: np.ndarray, rows: np.ndarray, *, clients: int, per_client: int, rng: np.random.Generator) -> Shares:
-    """Deals shards of rows sorted by label."""
     check.at_least(1, shards_per_client=per_client)
     count = clients * per_client
     if count > len(rows):
@@ -252,7 +244,6 @@ def _shards(y: np.ndarray, rows: np.ndarray, *, clients: int, per_client: int, r
 
 
 def _natural(client: np.ndarray | None, *, clients: int, names: Sequence[str] | None) -> Shares:
-    """Groups rows by the client the data names."""
     if client is None:
         raise BadData(
             "This data names no clients: set data.client_column, give one file per client, or choose another partition."

@@ -148,7 +148,6 @@ def _mark(x: np.ndarray, y: np.ndarray) -> bytes:
 
 @lru_cache(maxsize=1 << 10)
 def _kind(shape: tuple[int, ...], x: np.dtype, y: np.dtype) -> bytes:
-    """What rows are, apart from their numbers."""
     return repr((shape, x.str, y.str)).encode()
 
 

@@ -20,7 +20,8 @@ from rich.progress import Progress
 from tacit import check
 from tacit.data import csv as csv_files
 from tacit.data import images, names
-from tacit.data.csv import column_of, declared_classes
+from tacit.data.columns import column_of
+from tacit.data.csv import declared_classes
 from tacit.data.dataset import Dataset, reading
 from tacit.data.names import Classes, Word, plain, refuse_undeclared
 from tacit.data.table import Table, client_codes, dataset, features, numbers, one_label_each, with_classes
@@ -193,7 +194,6 @@ class csv:
             column_of(column, self)
 
     def _refuse_misspelt(self, missing: Collection[str]) -> None:
-        """Refuses a column of data.missing that nothing else declares where another, which has no value there, is named alike."""
         declared = {*self.ranged, *self.categorical, *self.indicators, *(self.columns or ()), *self.header}
         for column in missing:
             near = check.nearest(column, sorted(declared.difference(missing)))
@@ -270,7 +270,6 @@ def rows_of(source: npz, *, seed: int) -> Dataset:
 
 
 def _refuse_other_shapes(arrays: dict[str, np.ndarray], source: npz) -> None:
-    """Refuses rows of another shape than the declared one. Raises BadData."""
     for name, wanted in (("x", source.shape), ("y", source.label_shape)) if source.shape is not None else ():
         if arrays[name].shape[1:] != wanted:
             found, key = list(arrays[name].shape[1:]), "data.shape" if name == "x" else "data.label_shape"
@@ -296,7 +295,6 @@ def read_npz(path: str, *, key: str = "data.path") -> dict[str, np.ndarray]:
 
 
 def _tests(arrays: dict[str, np.ndarray], source: npz) -> tuple[str, tuple[np.ndarray, np.ndarray] | None]:
-    """The test arrays and the file they come from."""
     inside = [name for name in ("x_test", "y_test") if name in arrays]
     if source.test_path is not None:
         if inside:

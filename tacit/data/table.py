@@ -227,7 +227,6 @@ def _texts(values: np.ndarray, *, where: str) -> np.ndarray:
 
 
 def _rows(x: Any, y: Any, *, of: str, numeric: bool = False) -> Table:
-    """Rows and labels, checked against each other."""
     given = array(x, where=f"x{of}")
     with np.errstate(over="ignore"):  # infinite values are refused by their row
         own = given.astype(np.float32) if given.dtype.kind in "fiub" else given
@@ -239,7 +238,6 @@ def _rows(x: Any, y: Any, *, of: str, numeric: bool = False) -> Table:
 
 
 def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
-    """One label a row, integers or texts; whole numbers that came as floats are integers."""
     if y.dtype.kind == "O":
         y = _texts(y, where=where)
     elif y.dtype.kind == "f":
@@ -256,7 +254,6 @@ def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
 
 
 def _pairs(parts: Any, given: Any, *, numeric: bool) -> Table:
-    """A pair for each client, in the order in which they came: budgets may be a list in that order."""
     if isinstance(parts, Mapping):
         if given is not None:
             raise BadInput("The clients have their names in the dict already: leave out clients=.")

@@ -13,6 +13,7 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit import check, store
+from tacit.data.columns import Category, Number
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.digest import mark, tensor_bytes
@@ -341,9 +342,9 @@ def histograms_of(experiment: Experiment, dataset: Dataset, columns: Sequence[st
     encoder, options, found, start = dataset.encoder, experiment.data.options(), {}, 0
     wide = said if isinstance(said := options.get("wide"), dict) else {}
     for column in encoder.columns if encoder else ():
-        if column.values is not None:
-            found[column.name] = ranges.CategoricalColumn(column.name, tuple(column.values), start)
-        else:
+        if isinstance(column, Category):
+            found[column.name] = ranges.CategoricalColumn(column.name, column.values, start)
+        elif isinstance(column, Number):
             span = wide.get(column.name)
             facts = {"limits": column.limits, "wide": None if span is None else (float(span[0]), float(span[1]))}
             if not columns or column.name in columns:

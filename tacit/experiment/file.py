@@ -78,7 +78,7 @@ def _value(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """A basic string: JSON's escapes are TOML's, but for DEL."""
+    # JSON's escapes are TOML's, but for DEL
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -316,7 +316,6 @@ def _apply(values: dict[str, Any], setting: str) -> None:
 
 
 def _sentence(error: ValidationError, values: dict[str, Any]) -> str:
-    """The first problem of a validation error, in one sentence; a key without its table is led to one that has it."""
     for problem in error.errors():
         if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
             key = str(problem["loc"][0])

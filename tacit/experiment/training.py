@@ -47,13 +47,14 @@ class Steps(Schedule):
         return learning_rate * self.factor ** ((rounds - 1) // self.rounds)
 
 
+# What changes nothing is as if it had not been said, so that noise is keyed alike.
+
+
 def _schedule(said: Any) -> Any:
-    """`schedule = "cosine"` is short for the table; "constant" is as if nothing had been said, so that noise is keyed alike."""
     return None if said == "constant" else {"kind": said} if isinstance(said, str) else said
 
 
 def _nothing(said: Any) -> Any:
-    """Zero and "none" are as if they had not been said, so that noise is keyed alike."""
     return None if said == "none" or (said == 0 and not isinstance(said, bool)) else said
 
 

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from tacit import check
 from tacit.data.budgets import budgets
-from tacit.data.csv import column_of, declared_classes
+from tacit.data.columns import column_of
+from tacit.data.csv import declared_classes
 from tacit.data.dataset import Dataset
 from tacit.data.load import load, source
 from tacit.data.names import NUMBERS

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tacit import wire
+from tacit.data.columns import Number
 from tacit.data.csv import Counts, changed, class_of, counted, number
 from tacit.data.encoder import Encoder
 from tacit.data.features import MISSING, Heading, Table, header, tables
@@ -132,7 +133,7 @@ def predict_file(predictor: Predictor, path: Path, file: TextIO) -> Told:
     label = encoder.label if encoder.label in head else None
     wanted = [*encoder.names, *([label] if label else [])]
     told = Told(passed_over=tuple(name for name in head if name not in wanted))
-    told.ranges = {column.name: column.limits for column in encoder.columns if column.limits}
+    told.ranges = {one.name: one.limits for one in encoder.columns if isinstance(one, Number) and one.limits}
     writer = csv.writer(file, lineterminator="\n")
     told.judge = Judge(predictor) if label else None
     for table in tables(path, wanted, ignored=None, heading=heading):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from tacit.data.columns import Category, Number
 from tacit.data.dataset import Dataset
-from tacit.data.encoder import Column, Encoder
+from tacit.data.encoder import Encoder
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
@@ -23,7 +24,7 @@ def parts():
 
 def wards():
     """Rows with a number and a column of declared values."""
-    columns = (Column("age", limits=(0.0, 100.0)), Column("ward", values=("a", "b", "c")))
+    columns = (Number("age", limits=(0.0, 100.0)), Category("ward", values=("a", "b", "c")))
     encoder = Encoder(classes=("no", "yes"), shape=(4,), columns=columns)
     x = torch.tensor([[0.1, 1, 0, 0], [0.2, 0, 1, 0], [0.3, 0, 1, 0]])
     y = torch.tensor([0, 1, 0])

@@ -139,7 +139,7 @@ def test_a_second_run_on_the_same_folder_is_refused(command):
         (["run", "--set", "train.rond=3"], "Did you mean 'train.rounds'?"),
         (["run", "--set", "privacy.epsilon=-1"], "privacy.epsilon > 0"),
         (["run", "--set", "privacy.delta=1"], "privacy.delta"),
-        (["run", "--set", "privacy.clip=0"], "privacy.clip > 0"),
+        (["run", "--set", "privacy.clip=0"], "privacy.clip to be a number of at least 1e-12"),
         (["run", "--set", "train.clients_per_round=21"], "20 clients"),
         (["run", "--set", "data.clients=100000"], "100000"),
         (["run", "--resume"], "--out"),
@@ -251,7 +251,9 @@ def test_central_dp_that_cannot_be_promised_is_refused_in_one_sentence(command):
     assert "privacy.weight_cap" in refused(
         command("run", "digits", *SMALL, *CENTRAL, "--set", "aggregate.weights=examples")
     )
-    assert "without noise" in refused(command("run", "digits", *SMALL, *CENTRAL, "--set", "privacy.noise_multiplier=0"))
+    assert "noise_multiplier to be a number above 0" in refused(
+        command("run", "digits", *SMALL, *CENTRAL, "--set", "privacy.noise_multiplier=0")
+    )
     assert "clients_per_round <= 4" in refused(
         command("run", "digits", *SMALL, *CENTRAL, "--set", "train.clients_per_round=5")
     )

@@ -249,7 +249,7 @@ def test_a_second_comparison_or_other_settings_are_refused(done, small):
         ("digits", {**FREE, "vary": ["aggregate.rule=mean,pffa"]}, "Did you mean 'pfa'"),
         ("digits", {"vary": ["privacy.epsilon=1,-3"]}, "privacy.epsilon > 0"),
         ("digits", {**FREE, "vary": ["train.clients_per_round=5,500"]}, "clients per round 500: Expected"),
-        ("digits", {"settings": ["privacy.clip=0"]}, "privacy.clip > 0"),
+        ("digits", {"settings": ["privacy.clip=0"]}, "privacy.clip to be a number of at least 1e-12"),
         ("digits", {"seeds": 0}, "seeds >= 1"),
         ("digits", {"jobs": 0, "seeds": 1}, "jobs >= 1"),
         ("digits", {}, "Nothing is varied, so there is nothing to compare: add --vary"),

@@ -1,20 +1,25 @@
 """An encoder says what a row is; as a file it comes from anybody, and is refused in a sentence unless it is whole."""
 
 import json
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data import encoder
-from tacit.data.encoder import Column, Encoder
+from tacit.data import columns, encoder
+from tacit.data.columns import Category, Column, Number
+from tacit.data.encoder import Encoder
+from tacit.data.features import Table
+from tacit.data.sources import csv
 from tacit.errors import BadInput
 
 COLUMNS = (
-    Column("age", limits=(0.0, 120.0)),
-    Column("chol", limits=(0.0, 600.0), missing=240.0, indicator=True),
-    Column("sex", values=("f", "m", "missing"), missing="missing"),
-    Column("rate", missing="drop"),
+    Number("age", limits=(0.0, 120.0)),
+    Number("chol", limits=(0.0, 600.0), missing=240.0, indicator=True),
+    Category("sex", values=("f", "m", "missing"), missing="missing"),
+    Number("rate", missing="drop"),
 )
 WHOLE = Encoder(("no", "yes"), (7,), COLUMNS, label="ill", header=("age", "chol", "sex", "rate", "ill"))
 
@@ -28,6 +33,10 @@ def column(**parts):
     return changed(columns=[first], shape=[1])
 
 
+def category(values):
+    return changed(columns=[{"type": "category", "name": "sex", "missing": "refuse", "values": values}], shape=[2])
+
+
 def test_an_encoder_comes_back_from_its_file_as_it_was():
     assert encoder.read(encoder.text(WHOLE)) == WHOLE
 
@@ -35,7 +44,7 @@ def test_an_encoder_comes_back_from_its_file_as_it_was():
 @given(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300))
 def test_every_range_comes_back_to_the_last_bit(low, high):
     if low < high:
-        ranged = Encoder(("a", "b"), (1,), (Column("x", limits=(low, high)),))
+        ranged = Encoder(("a", "b"), (1,), (Number("x", limits=(low, high)),))
         assert encoder.read(encoder.text(ranged)) == ranged
 
 
@@ -68,9 +77,11 @@ def test_every_range_comes_back_to_the_last_bit(low, high):
         (column(range=[5, 5]), r"range \[low, high\]"),
         (column(range=[5]), "two ends"),
         (column(range=["0", 1]), "not a finite number"),
-        (column(values=["a", "b"]), "neither a range nor an indicator"),
-        (column(range=None, values=["1", "1.0"]), "1 and 1.0 are one value"),
-        (column(range=None, values=[]), "must have values"),
+        (column(values=["a", "b"]), "does not have exactly the parts"),
+        (category(["1", "1.0"]), "1 and 1.0 are one value"),
+        (category([]), "must have values"),
+        (column(type="date"), "no type that is known"),
+        (column(type=[]), "no type that is known"),
         (column(missing="mean"), 'to be a number, "drop" or "refuse"'),
         (column(missing=None), "not a finite number"),
         (column(indicator=1), "neither true nor false"),
@@ -91,6 +102,46 @@ def test_whatever_is_sent_is_refused_and_nothing_else_happens(text):
         encoder.read(text)
 
 
+@dataclass(frozen=True)
+class Yes(Column):
+    """One more type, as somebody would add it."""
+
+    kind = "yes"
+    width = 1
+
+    def refuse(self):
+        pass
+
+    @classmethod
+    def declared(cls, name, source, missing):
+        return cls(name, missing) if source.categorical.get(name) == ("yes",) else None
+
+    def block(self, table, absent, *, trained):
+        found = np.array([cell == "yes" for cell in table.columns[self.name]])
+        return found[:, None].astype(np.float32), columns.TO_OTHER, np.zeros(len(found), bool)
+
+    def features(self, value, *, key):
+        return [float(value == "yes")]
+
+    def record(self):
+        return {}
+
+    @classmethod
+    def read(cls, name, missing, record):
+        return cls(name, missing)
+
+
+def test_another_type_of_column_is_one_class(monkeypatch):
+    monkeypatch.setattr(columns, "TYPES", (Yes, *columns.TYPES))
+    said = csv(path="a.csv", classes=2, numeric={"age": (0, 120)}, categorical={"smokes": ("yes",), "sex": ("f", "m")})
+    made = tuple(columns.column_of(name, said) for name in ("smokes", "age", "sex"))
+    assert [type(one).kind for one in made] == ["yes", "number", "category"]
+    rows = Table("a.csv", [2, 3], {"smokes": ["yes", "no"], "age": ["60", "30"], "sex": ["f", "m"]})
+    assert columns.encode(rows, made).x.tolist() == [[1, 0.5, 1, 0], [0, 0.25, 0, 1]]
+    whole = Encoder(("a", "b"), (4,), made)
+    assert encoder.read(encoder.text(whole)) == whole
+
+
 def test_one_encoder_cannot_list_a_column_twice():
     with pytest.raises(BadInput, match="each of a name of its own"):
-        Encoder(("a", "b"), (2,), (Column("x"), Column("x")))
+        Encoder(("a", "b"), (2,), (Number("x"), Number("x")))

@@ -337,14 +337,14 @@ def test_a_trigger_that_a_table_cannot_carry_is_refused(table, trigger, words):
 @pytest.mark.parametrize(
     ("attack", "words"),
     [
-        ({"share": 0.0}, r"0 < attack\.share < 1"),
-        ({"share": 1.0}, r"0 < attack\.share < 1"),
+        ({"share": 0.0}, r"attack\.share to be a number above 0 and below 1"),
+        ({"share": 1.0}, r"attack\.share to be a number above 0 and below 1"),
         ({"share": 0.1, "clients": 2}, "the same thing twice"),
-        ({"clients": 0}, r"attack\.clients >= 1"),
+        ({"clients": 0}, r"attack\.clients to be a whole number of at least 1"),
         ({"clients": 10}, "at least one honest client"),
         ({"share": 0.99}, "at least one honest client"),
         ({"start": 2}, r"attack\.start < train\.rounds = 2"),
-        ({"start": -1}, r"attack\.start >= 0"),
+        ({"start": -1}, r"attack\.start to be a whole number of at least 0"),
         ({"target": "dog"}, "'dog' is no class of digits. There are: 0, 1"),
         ({"target": 10}, "'10' is no class"),
         ({"kind": "replacment"}, "Did you mean 'replacement'"),

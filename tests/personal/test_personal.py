@@ -104,13 +104,13 @@ def test_a_ledger_of_rows_passed_from_python_is_of_one_share_too():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"data": {"own_share": 0.0}}, r"Expected data.own_share above 0 and at most 0.9, got 0.0"),
-        ({"data": {"own_share": 0.95}}, r"Expected data.own_share above 0 and at most 0.9, got 0.95"),
+        ({"data": {"own_share": 0.0}}, r"Expected data.own_share to be a number above 0 and at most 0.9, got 0.0"),
+        ({"data": {"own_share": 0.95}}, r"Expected data.own_share to be a number above 0 and at most 0.9, got 0.95"),
         ({"data": {"own_share": 0.2, "held_out": 0.2}}, r"a client is divided once: set one of them"),
         ({"personal": {"kind": "finetune"}}, r"set data.own_share, such as 0.2, or leave out \[personal\]"),
         (
             {"data": {"own_share": 0.2}, "personal": {"kind": "mean-regularised", "strength": -1.0}},
-            r"personal.strength >= 0",
+            r"personal.strength to be a number of at least 0",
         ),
         (
             {"data": {"own_share": 0.2}, "personal": {"kind": "finetune", "strength": 1.0}},

@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.data import encoder
-from tacit.data.encoder import Encoder
 from tacit.errors import BadData, BadInput
 
 TRAIN = {"rounds": 3, "local_steps": 5, "learning_rate": 0.1}
@@ -143,14 +141,3 @@ def test_an_encoder_that_answers_something_else_than_the_task_is_refused(tmp_pat
     (run / "experiment.toml").write_text(text)
     with pytest.raises(BadInput, match="answers something else"):
         tacit.load(run)
-
-
-def test_an_encoder_of_the_first_format_is_still_read():
-    plain = Encoder(("no", "yes"), (2,))
-    record = json.loads(encoder.text(plain))
-    del record["outputs"]
-    assert encoder.read(json.dumps(record | {"format": "tacit encoder 1"})) == plain
-    with pytest.raises(BadInput, match="exactly the parts"):
-        encoder.read(json.dumps(record))
-    with pytest.raises(BadInput, match="classes or 1 to"):
-        Encoder(("no", "yes"), (2,), outputs=1)

@@ -14,8 +14,8 @@ import torch
 from tacit import check, plugin
 from tacit.algorithms import ForRound
 from tacit.algorithms.local_dp import LocalDP
+from tacit.data.columns import Column
 from tacit.data.dataset import Dataset
-from tacit.data.encoder import Column
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
@@ -95,24 +95,11 @@ def _columns(columns: tuple[Column, ...], said: Mapping[str, float | str], shape
             place = torch.zeros(shape, dtype=torch.bool)
             place[start : start + column.width] = True
             places.append(place)
-            values[start : start + column.width] = torch.tensor(_encoded(column, said[column.name]))
+            values[start : start + column.width] = torch.tensor(
+                column.features(said[column.name], key="attack.trigger")
+            )
         start += column.width
     return Trigger(torch.stack(places), values)
-
-
-def _encoded(column: Column, value: float | str) -> list[float]:
-    if column.values is not None:
-        if str(value) not in column.values:
-            raise BadInput(
-                f"attack.trigger: column {column.name!r} has no value {value!r}.{check.listed(column.values)}"
-            )
-        return [float(str(value) == known) for known in column.values]
-    check.finite(**{f"attack.trigger.{column.name}": value})  # pyright: ignore[reportArgumentType]
-    number = float(value)
-    if column.limits is not None:
-        low, high = column.limits
-        number = (min(max(number, low), high) - low) / (high - low)
-    return [number, *([0.0] if column.indicator else [])]
 
 
 ROOM = "tacit.engine.malicious"

@@ -14,6 +14,7 @@ from rich.progress import Progress
 from safetensors.torch import load_file
 
 from tacit import check, store
+from tacit.data.columns import Category
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population, rows_mark
 from tacit.digest import mark
@@ -139,11 +140,12 @@ class Wanted:
             return np.isin(y.cpu().numpy(), chosen)
         first = 0
         for column in dataset.encoder.columns if dataset.encoder else ():
-            if column.name == self.column and column.values:
+            if column.name == self.column and isinstance(column, Category):
                 check.one_of(column.values, **{"with.value": self.value})
                 return x[:, first + column.values.index(self.value)].cpu().numpy() > 0.5
             first += column.width
-        named = [column.name for column in dataset.encoder.columns if column.values] if dataset.encoder else []
+        columns = dataset.encoder.columns if dataset.encoder else ()
+        named = [column.name for column in columns if isinstance(column, Category)]
         raise BadInput(
             f"Expected with.column to be a column of declared values ({check.listed(named) or 'this data has none'}); got"
             f" {self.column!r}.{check.nearest(self.column, named)}"
