@@ -151,9 +151,9 @@ def check_header(context: RoundContext, signed: SignedHeader) -> None:
     if header.key != context.public.id:
         raise ForeignKey(f"{who} is refused: it is sealed for key {header.key}, not {context.public.id}.")
     if header.roster != context.roster:
+        why = "its site was told of another experiment, other sites or other budgets"
         raise OtherRoster(
-            f"{who} is refused: its site was told of another experiment, other sites or other budgets ({header.roster[:16]}) than"
-            f" are known here ({context.roster[:16]})."
+            f"{who} is refused: {why} ({header.roster[:16]}) than are known here ({context.roster[:16]})."
         )
     right = header.chunks == len(context.chunk_sizes) and 0 <= header.chunk < header.chunks
     if not right or header.size != context.body_bytes(header.chunk):

@@ -99,9 +99,8 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
 
 def _refuse_open(path: Path) -> None:
     if not machine.keeps_modes():
-        raise KeyRefused(
-            f"{path} is a secret, and this system has no file modes that keep it from other users: use Linux or macOS."
-        )
+        why = "this system has no file modes that keep it from other users: use Linux or macOS."
+        raise KeyRefused(f"{path} is a secret, and {why}")
 
 
 SECRET_FILE, PUBLIC_FILE, VERIFICATION_FILE = "secret.json", "public.json", "verification.json"

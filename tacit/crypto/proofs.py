@@ -141,17 +141,19 @@ def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
     parts = proof[:a], proof[a : a + b], proof[a + b :]
     commitment, z1, z2 = (mpz(int.from_bytes(part, "big")) for part in parts)
     sized = len(proof) == proof_bytes(public) and 0 < count < 1 << COUNT_BITS
-    if not sized or not 0 < commitment < public.n_squared or z1 >= public.n or not _in_range(public, z2):
+    if public.h_s is None:
+        in_range = 0 < z2 < public.n and gmpy2.gcd(z2, public.n) == 1
+    else:
+        in_range = z2.bit_length() <= response_bits(public)
+    if not sized or not 0 < commitment < public.n_squared or z1 >= public.n or not in_range:
         raise refusal(claim)
     return Equation(commitment, claim.ciphertexts, coefficients(public, seed, commitment, count), z1, z2)
 
 
 def refusal(claim: Claim) -> BadProof:
     """Why a report without a proof that holds is not taken; to be raised or recorded by the caller."""
-    return BadProof(
-        f"The report of {claim.client!r} is refused: nothing shows that it knows what it sealed, so the ciphertexts may"
-        " be another's."
-    )
+    why = "nothing shows that it knows what it sealed, so the ciphertexts may be another's."
+    return BadProof(f"The report of {claim.client!r} is refused: {why}")
 
 
 def warm(public: PublicKey) -> None:
@@ -180,12 +182,6 @@ def coefficients(public: PublicKey, seed: bytes, commitment: mpz, count: int) ->
 def response_bits(public: PublicKey) -> int:
     """The bits of z2 = s + sum e_j r_j: the sum is below 2^(128 + 24) exponents, and s, which hides it, has HIDING_BITS more."""
     return COEFFICIENT_BITS + COUNT_BITS + public.exponent_bits + HIDING_BITS + 1
-
-
-def _in_range(public: PublicKey, z2: mpz) -> bool:
-    if public.h_s is None:
-        return 0 < z2 < public.n and gmpy2.gcd(z2, public.n) == 1
-    return z2.bit_length() <= response_bits(public)
 
 
 def _widths(public: PublicKey) -> tuple[int, int, int]:
@@ -255,16 +251,15 @@ def balanced(public: PublicKey, equations: Sequence[Equation], weights: Sequence
     Weights that a sender could foresee prove nothing; use `hold_together`.
     """
     z1 = sum(w * one.z1 for w, one in zip(weights, equations, strict=True)) % public.n
-    left = (1 + z1 * public.n) * _hidden(public, [one.z2 for one in equations], weights) % public.n_squared
+    z2 = [one.z2 for one in equations]
+    if public.h_s is None:  # (prod z2_i^(w_i))^n stands for h_s^(sum w_i z2_i)
+        hidden = product_of_powers(z2, weights, public.n, bits=COEFFICIENT_BITS)
+        hidden = gmpy2.powmod(hidden, public.n, public.n_squared)
+    else:
+        hidden = comb(public).power(mpz(sum(w * z for w, z in zip(weights, z2, strict=True))))
+    left = (1 + z1 * public.n) * hidden % public.n_squared
     right = _committed(public, equations, weights)
     return left in (right, public.n_squared - right)
-
-
-def _hidden(public: PublicKey, z2: Sequence[mpz], weights: Sequence[int]) -> mpz:
-    # h_s^(sum w_i z2_i), or (prod z2_i^(w_i))^n
-    if public.h_s is None:
-        return gmpy2.powmod(product_of_powers(z2, weights, public.n, bits=COEFFICIENT_BITS), public.n, public.n_squared)
-    return comb(public).power(mpz(sum(w * z for w, z in zip(weights, z2, strict=True))))
 
 
 def _committed(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> mpz:

@@ -157,22 +157,21 @@ class SecretKey:
 
         For a holder, which answers alike whatever the sum is: whoever asked decides by `refuse_overflow`.
         """
-        return self._messages(self._decrypt_any, ciphertexts, workers)
+
+        def decrypt(c: mpz) -> mpz:
+            try:
+                return self.decrypt(c)
+            except BadCiphertext:
+                return self.public.n
+
+        return self._messages(decrypt, ciphertexts, workers)
 
     def _messages(self, decrypt: Callable[[mpz], mpz], ciphertexts: Sequence[mpz], workers: int | None) -> list[mpz]:
         self.public.validate(ciphertexts)
+        width = (self.public.bits + 7) // 8
         return powers.compute(
-            lambda start, stop: (decrypt(c) for c in ciphertexts[start:stop]),
-            len(ciphertexts),
-            width=(self.public.bits + 7) // 8,
-            workers=workers,
+            lambda a, b: map(decrypt, ciphertexts[a:b]), len(ciphertexts), width=width, workers=workers
         )
-
-    def _decrypt_any(self, c: mpz) -> mpz:
-        try:
-            return self.decrypt(c)
-        except BadCiphertext:
-            return self.public.n
 
 
 def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
@@ -197,11 +196,8 @@ def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = L
     while True:
         (p, short_p), (q, short_q) = (_new_prime(bits // 2, shape, bits) for _ in range(2))
         n = p * q
-        if (
-            abs(p - q).bit_length() > bits // 2 - paillier.CLOSENESS_BITS
-            and gcd(p - 1, q - 1) == 2
-            and gcd(n, (p - 1) * (q - 1)) == 1
-        ):
+        apart = abs(p - q).bit_length() > bits // 2 - paillier.CLOSENESS_BITS
+        if apart and gcd(p - 1, q - 1) == 2 and gcd(n, (p - 1) * (q - 1)) == 1:
             break
     short = (short_p, short_q) if short_p and short_q else None
     cofactor = (p - 1) // (2 * short_p) * ((q - 1) // (2 * short_q)) if short_p and short_q else 1  # p'q'

@@ -169,10 +169,8 @@ def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial
     public.validate(partial.values)
     base, image, seed = _batch(verification, i, ciphertexts, partial.values)
     pairs = ((base, image), (verification.v, verification.keys[i - 1]))
-    first = [
-        gmpy2.powmod(x, partial.z, public.n_squared) * gmpy2.powmod(y, -partial.e, public.n_squared) % public.n_squared
-        for x, y in pairs
-    ]
+    modulus = public.n_squared
+    first = [gmpy2.powmod(x, partial.z, modulus) * gmpy2.powmod(y, -partial.e, modulus) % modulus for x, y in pairs]
     if _challenge(public, seed, base, image, *first) != partial.e:
         raise wrong
 

@@ -2,7 +2,7 @@
 
 The twins of `sgd.sgd` and `dp_sgd.dp_sgd`: the same batches, so that the two differ by float32 rounding, and by how they are noised
 where noise is drawn on the device. Every argument that changes from round to round is a tensor, so that the whole of it can be
-recorded once and played again (`captured.py`)."""
+recorded once and played again (`Captured`)."""
 
 import threading
 from collections import OrderedDict
