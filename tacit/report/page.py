@@ -30,8 +30,7 @@ from tacit.privacy.guarantee import SEEDED, shown
 from tacit.report.collect import asset, figure_scripts, metric_facts, run_page, settings, short
 from tacit.report.overlay import FEDERATION, RESULTS, attack_page, called, entries, grid_of, matrix_page, several_page
 from tacit.report.overlay import shown as attacked_shown
-
-# A deployment's sites for the page, as the server sees them: who answered, who refused, who is out, and why.
+from tacit.table import for_json
 
 MOST_ROUNDS = 60  # of a site's strip: the last ones
 MOST_ABSENCES = 200  # named with their reasons: the last ones
@@ -60,7 +59,7 @@ def sites_view(files: RunFiles) -> dict[str, Any] | None:
         "sites": [
             {
                 "name": name,
-                **(_joining(name, status) if status["state"] == "waiting" else _state(name, files, asked)),
+                **_state(name, files, status),
                 "limit": limits.get(name),
                 "declared": name in limits,
                 "spent": short(spent.get(name), up=True),
@@ -73,24 +72,24 @@ def sites_view(files: RunFiles) -> dict[str, Any] | None:
     }
 
 
-def _joining(name: str, status: dict[str, Any]) -> dict[str, str]:
-    return {"state": "awaited" if name in status.get("missing", []) else "here", "why": ""}
-
-
-def _state(name: str, files: RunFiles, asked: dict[str, Any] | None) -> dict[str, str]:
+def _state(name: str, files: RunFiles, status: dict[str, Any]) -> dict[str, str]:
     """A word for a site's state, and why: by the round that goes on, else by the last that ended."""
-    last = _absent(files.rounds[-1]) if files.rounds else {}
+    asked, last = status.get("asked"), _absent(files.rounds[-1]) if files.rounds else {}
+    if status["state"] == "waiting":
+        return {"state": "awaited" if name in status.get("missing", []) else "here", "why": ""}
     for state in ("answered", "refused", "silent") if asked else ():
-        if asked and name in asked[state]:
-            why = asked[state][name] if state != "answered" else ""
-            return {"state": state if state != "silent" else "out" if asked["over"] else "awaited", "why": why}
+        if name in asked[state]:
+            word = state if state != "silent" else "out" if asked["over"] else "awaited"
+            return {"state": word, "why": "" if state == "answered" else asked[state][name]}
     ran_out = any(name in (record.get("dropped") or []) for record in files.rounds)
     if ran_out and len(files.rounds) < files.experiment.train.rounds:
         return {"state": "out of budget", "why": last.get(name, "it can pay for no further round")}
     if name in last:
         return {"state": "absent", "why": last[name]}
-    taken = "no absence" if (files.clients or {}).get("all_pay") else "has taken part"  # who was drawn stays a secret
-    return {"state": "not asked" if asked else taken if files.rounds else "not asked yet", "why": ""}
+    answered = (
+        "no absence" if (files.clients or {}).get("all_pay") else "has taken part"
+    )  # who was drawn stays a secret
+    return {"state": "not asked" if asked else answered if files.rounds else "not asked yet", "why": ""}
 
 
 def _absent(record: dict[str, Any]) -> dict[str, str]:
@@ -106,20 +105,16 @@ def _clock(seconds: float) -> str:
         return "an unknown time"
 
 
-# What the runs of a comparison cost together, on its page: the sums of tacit/lab/compare/ledger.py, with whom they are
-# for.
-
-
 def cost(folder: Path) -> dict[str, Any]:
-    """A sum for every promise that the runs of a comparison's folder make, and what is in no sum, in words.
+    """What a comparison's runs cost in total: a sum for every promise that they make, and what is in no sum, in words.
 
     Raises: BadInput where a file of the comparison is damaged.
     """
     rows = rows_of(grid_of(folder)[1], {})
     sums = ledger.together(rows)
-    told = [one.record() | {"epsilon": _epsilon(one), "sentence": one.sentence} for one in sums]
     said = {one.sentence for one in sums}
-    return {"sums": told, "notes": [note for note in ledger.notes(rows) if note not in said]}
+    found = [one.record() | {"epsilon": _epsilon(one), "sentence": one.sentence} for one in sums]
+    return {"sums": found, "notes": [note for note in ledger.notes(rows) if note not in said]}
 
 
 def _epsilon(one: ledger.Together) -> str:
@@ -127,13 +122,13 @@ def _epsilon(one: ledger.Together) -> str:
     return shown(one.epsilon) + (f", of one of {one.ways} ways" if one.ways > 1 else "")
 
 
-# The page of a search (`tacit tune`): its best, from what is published of it, with the search's price; and all runs
-# where all are paid for.
+# The page of a search (`tacit tune`): its best, from what is published of it; and all runs where all are paid for.
 
 ASKED_SEARCHED, BEST, RUNS = "tune.toml", "best", "runs"  # as tacit/lab/tuning/folder.py has them
 COMPOSED = "composed"  # what is charged where all runs may be seen
 MOST_RUNS = 500  # that are shown
 PRICES = ("epsilon_of_one_run", "epsilon_of_the_best", "epsilon_composed")
+DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, ValidationError, TacitError)
 
 
 def is_search(folder: Path) -> bool:
@@ -156,7 +151,7 @@ def search_page(folder: Path) -> dict[str, Any]:
         summary = json.loads(path.read_text("utf-8"))
         known = Searched(**summary)
         experiment = Experiment(**tomllib.loads((best / "experiment.toml").read_text("utf-8")))
-    except (OSError, ValueError, TypeError, ValidationError, TacitError) as error:
+    except DAMAGED as error:
         raise BadInput(f"{best} is damaged ({' '.join(str(error).split())[:200]}).") from None
     classes = [one["class"] for one in summary.get("per_class", [])]
     files = RunFiles(best, experiment, "", [], summary, {"classes": classes}, known.metric)
@@ -184,27 +179,22 @@ def search_page(folder: Path) -> dict[str, Any]:
 
 
 def _tried(folder: Path, best: Path, known: Searched) -> list[dict[str, Any]]:
-    """Every run of a search whose runs are all seen: number, settings and score, None where it has none; nothing beside `best`."""
-    released = _mark(best)
-    return [
-        _run(place, known) | {"best": _mark(place) == released}
-        for place in sorted((folder / RUNS).glob("[0-9]*"))[:MOST_RUNS]
-    ]
+    """Every run of a search whose runs are all seen: number, settings and score (None where it has none); nothing beside `best`."""
+    released, found = _released(best), []
+    for place in sorted((folder / RUNS).glob("[0-9]*"))[:MOST_RUNS]:
+        try:
+            experiment = Experiment(**tomllib.loads((place / "experiment.toml").read_text("utf-8")))
+            values = [_setting(experiment, key) for key in known.settings]
+            path = place / "summary.json"  # a run that diverged left none
+            score = _score(json.loads(path.read_text("utf-8")), known.metric) if path.is_file() else None
+        except DAMAGED as error:
+            raise BadInput(f"{place} is damaged ({' '.join(str(error).split())[:200]}).") from None
+        best_one = _released(place) == released
+        found.append({"number": int(place.name), "settings": values, "score": score, "best": best_one})
+    return found
 
 
-def _run(place: Path, known: Searched) -> dict[str, Any]:
-    """One run. Raises BadInput where its files are not what a run leaves."""
-    try:
-        experiment = Experiment(**tomllib.loads((place / "experiment.toml").read_text("utf-8")))
-        values = [_said(experiment, key) for key in known.settings]
-        path = place / "summary.json"  # a run that diverged left none
-        found = _score(json.loads(path.read_text("utf-8")), known.metric) if path.is_file() else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ValidationError, TacitError) as error:
-        raise BadInput(f"{place} is damaged ({' '.join(str(error).split())[:200]}).") from None
-    return {"number": int(place.name), "settings": values, "score": found}
-
-
-def _said(experiment: Experiment, key: str) -> str:
+def _setting(experiment: Experiment, key: str) -> str:
     section, _, name = key.partition(".")
     value = getattr(getattr(experiment, section), name, None)
     return "–" if value is None else text(value)
@@ -219,17 +209,17 @@ def _score(summary: dict[str, Any], metric: str) -> Any:
     return None if value is None else short(float(value))
 
 
-def _mark(place: Path) -> bytes | None:
-    """What a run released, by a hash; None where it ended without a model."""
+def _released(place: Path) -> bytes | None:
+    """A digest of what a run released; None where it ended without a model."""
     try:
-        said = [(place / name).read_bytes() for name in ("model.safetensors", "experiment.toml")]
+        parts = [(place / name).read_bytes() for name in ("model.safetensors", "experiment.toml")]
     except OSError:
         return None
-    return hashlib.blake2b(b"".join(hashlib.blake2b(each).digest() for each in said)).digest()
+    return hashlib.blake2b(b"".join(hashlib.blake2b(part).digest() for part in parts)).digest()
 
 
 def _answered(summary: dict[str, Any], metric: str) -> dict[str, Any]:
-    """What clients answered about rows that they held out, where that chose the best: in the place of what test rows say."""
+    """What clients answered about rows that they held out, where that chose the best, in the place of the test rows' metric."""
     if "at_clients" not in summary:
         return {}
     try:
@@ -245,7 +235,7 @@ def _asked(path: Path) -> list[list[str]]:
     try:
         vary = tomllib.loads(path.read_text("utf-8"))["vary"] if path.is_file() else {}
         return [[str(key), ", ".join(text(value) for value in values)] for key, values in vary.items()]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except DAMAGED:
         raise BadInput(f"{path} is damaged.") from None
 
 
@@ -292,7 +282,7 @@ def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quic
             name = found[0].runs[0].experiment.name
         data = several_page(found, name=name)
         data["total"] = cost(folders[0]) if len(folders) == 1 else None
-    return printable(data | {"live": live, "tacit": tacit.__version__})
+    return for_page(data | {"live": live, "tacit": tacit.__version__})
 
 
 def results_of(folder: Path) -> Path:
@@ -313,20 +303,12 @@ def only_attacks(folder: Path) -> bool:
 def write_matrix(path: Path, **said: Any) -> None:
     """Writes a page with nothing but a matrix of defences by attacks: what `tacit.report.overlay.matrix_page` takes."""
     data = matrix_page(**said)
-    store.write(path, render(printable(data | {"live": False, "tacit": tacit.__version__})).encode())
+    store.write(path, render(for_page(data | {"live": False, "tacit": tacit.__version__})).encode())
 
 
-def printable(value: Any) -> Any:
-    """The same without infinities, which JSON does not have: an epsilon that is no bound becomes the word "inf".
-
-    >>> printable({"epsilon": [1.5, float("inf")]})
-    {'epsilon': [1.5, 'inf']}
-    """
-    if isinstance(value, dict):
-        return {key: printable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [printable(item) for item in value]
-    return "inf" if value == math.inf else value
+def for_page(data: Any) -> Any:
+    """The same without infinities, which JSON does not have: an epsilon that is no bound becomes the word "inf"."""
+    return for_json(data, infinite=lambda number: "inf" if number == math.inf else number)
 
 
 def render(data: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from tacit.errors import BadInput, TacitError
 from tacit.parts import metrics
 from tacit.privacy.ledger import reader
 from tacit.report.collect import short
-from tacit.report.page import BEGINS, printable, render
+from tacit.report.page import BEGINS, for_page, render
 
 NAME = "report.html"
 MODELS, GAPS = ("alone", "common", "own"), ("own_less_alone", "own_less_common")
@@ -77,7 +77,7 @@ def site_data(folder: Path) -> dict[str, Any]:
         "told": told,
         "sentence": next((one["promise"] for one in told if one["promise"]), ""),
     }
-    return printable(data | {"live": False, "tacit": tacit.__version__})
+    return for_page(data | {"live": False, "tacit": tacit.__version__})
 
 
 def _spent(folder: Path, limits: Limits) -> dict[str, Any]:
