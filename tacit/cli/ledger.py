@@ -59,9 +59,8 @@ CAPTION = (
 def by_client(path: Path, *, delta: float | None) -> Table:
     """A row per client: how often it was charged, in how many runs, and what that adds up to."""
     file = reader.find(path)
-    charges = reader.entries(file)
+    charges, accounts = reader.entries(file), reader.accounts(file)
     delta, limits = _delta(file, delta), _limits(file)
-    accounts = reader.accounts(file)
     sealed, used = reader.totals(accounts), reader.totals([replace(a, sealed=a.used) for a in accounts])
     names = ("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", "sealed", "at delta", "joint PLD")
     table = Table(*names, title=Text(str(file)), caption=CAPTION.format(delta=delta))
@@ -70,15 +69,12 @@ def by_client(path: Path, *, delta: float | None) -> Table:
         mine = [entry for entry in charges if (entry["client"], entry["unit"]) == (client, unit)]
         limit = f" of {limits.epsilon:g}" if limits and limits.unit == unit else ""
         last = mine[-1]["time"][:16].replace("T", " ")
-        counts = [str(len(mine)), str(len({entry["run"] for entry in mine})), last]
-        if (client, unit) not in sealed:  # nothing is reserved: a damaged ledger
-            table.add_row(Text(client), Text(unit), *counts, f"{shown(joint)}{limit}", "", shown_delta(delta), "")
-            continue
-        epsilon, at = sealed[client, unit]
-        spent = shown(used[client, unit][0])
-        table.add_row(
-            Text(client), Text(unit), *counts, spent, f"{shown(epsilon)}{limit}", shown_delta(at), shown(joint)
-        )
+        prices = (f"{shown(joint)}{limit}", "", shown_delta(delta), "")
+        if (client, unit) in sealed:  # else nothing is reserved: a damaged ledger
+            epsilon, at = sealed[client, unit]
+            prices = (shown(used[client, unit][0]), f"{shown(epsilon)}{limit}", shown_delta(at), shown(joint))
+        runs = str(len({entry["run"] for entry in mine}))
+        table.add_row(Text(client), Text(unit), str(len(mine)), runs, last, *prices)
     return table
 
 

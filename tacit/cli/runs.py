@@ -38,11 +38,7 @@ LEDGER = "privacy.ledger="
 
 
 def run_command(
-    experiment: Source = None,
-    settings: Settings = None,
-    out: Out = None,
-    resume: Resume = False,
-    force: Force = False,
+    experiment: Source = None, settings: Settings = None, out: Out = None, resume: Resume = False, force: Force = False
 ) -> None:
     """Train a federated model and keep the ledger."""
     check_resume(out, resume=resume, force=force)

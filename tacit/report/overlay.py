@@ -266,10 +266,7 @@ def _about(kept: Sequence[Entry]) -> dict[str, Any]:
     """Which way the metric is better, and what a constant answer reaches, the mean of the runs that ended."""
     known = [run.measured for entry in kept for run in entry.runs if run.measured]
     constants = [one["baseline"] for one in known if one.get("baseline") is not None]
-    return {
-        "better": known[0].get("better") if known else None,
-        "baseline": short(_mean(constants)),
-    }
+    return {"better": known[0].get("better") if known else None, "baseline": short(_mean(constants))}
 
 
 def called(folder: Path) -> str:

@@ -57,15 +57,7 @@ def served():
 def test_whoever_has_no_secret_is_shown_nothing(served, ended):
     ask = served(ended)
     secret = ask.url.split("/")[3]
-    for token in (
-        "/",
-        "",
-        f"/{secret[:-1]}/",
-        f"/{secret}x/",
-        "/%00/",
-        "/%C3%A9/",
-        f"/?token={secret}",
-    ):
+    for token in ("/", "", f"/{secret[:-1]}/", f"/{secret}x/", "/%00/", "/%C3%A9/", f"/?token={secret}"):
         for path in ("", "data"):
             status, headers, body = ask(path, token=token)
             assert (status, body) == (403, b"Open the address that `tacit report --live` has printed.\n")
