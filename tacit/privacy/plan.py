@@ -196,7 +196,9 @@ def kind_of(experiment: Experiment) -> Kind:
     imported or made, and for what is no kind."""
     name = experiment.privacy.kind
     if name in KINDS:
-        return importlib.import_module(f"tacit.privacy.{name}.kind").kind(experiment)
+        return importlib.import_module("tacit.privacy.none" if name == "none" else f"tacit.privacy.{name}.kind").kind(
+            experiment
+        )
     kind = plugin.make(plugin.find("tacit.privacy", name, key="privacy.kind"), {}, table="privacy")
     plans = getattr(kind, "plans", None)
     if not (isinstance(plans, type) and issubclass(plans, Plan)):

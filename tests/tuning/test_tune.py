@@ -21,7 +21,7 @@ from tacit.lab.tuning.folder import asked
 from tacit.lab.tuning.price import Releases, hidden
 from tacit.lab.tuning.search import price_of, prices, tune
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions
+from tacit.privacy.accounting.events import BestOfDpEvent, Repetitions
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.simulation import run as really_run

@@ -25,7 +25,7 @@ from tacit.engine.assemble import Parts
 from tacit.engine.run_folder import SEARCH, Folder
 from tacit.errors import BadInput, KeyRefused, LedgerError, RunExists
 from tacit.experiment.file import dumps
-from tacit.privacy.accounting.selected import Repetitions
+from tacit.privacy.accounting.events import Repetitions
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.reader import Before
 

@@ -1,7 +1,7 @@
 """What a search costs, the noise that keeps a budget, and its payment: once, all of it, before anything is run.
 
 Where only the best model is seen (simulated central DP), it is the price of the best of a random number of runs
-(tacit/privacy/accounting/selected.py). Where updates or sums of every run are seen by somebody whom the promise is against, it is
+(tacit/privacy/accounting/events.py). Where updates or sums of every run are seen by somebody whom the promise is against, it is
 that of all runs together: composition, of a number that is fixed and public."""
 
 import math
@@ -27,8 +27,7 @@ from tacit.experiment.file import refuse_passed
 from tacit.lab.compare.grid import expand, label
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
-from tacit.privacy.accounting.events import counted
-from tacit.privacy.accounting.selected import Repetitions, best_of
+from tacit.privacy.accounting.events import Repetitions, best_of, counted
 from tacit.privacy.central.kind import one_budget
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.guarantee import shown

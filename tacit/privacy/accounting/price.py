@@ -2,7 +2,7 @@
 - Gaussian releases without sampling compose in closed form; with sampling the least of three bounds counts: privacy loss
   distributions (pld.py), Rényi curves (rdp.py), and the closed form of the same releases without sampling.
 - Releases about one side of a split are composed with those about all records, side by side: the largest price counts.
-- Fixed-size cohorts, integer sums, the best of many runs (selected.py), and everything on request: Rényi curves alone."""
+- Fixed-size cohorts, integer sums, the best of many runs, and everything on request: Rényi curves alone."""
 
 import json
 import math
@@ -20,7 +20,6 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, pld, rdp
-from tacit.privacy.accounting import selected as selected
 
 # Releases about some of a client's records only: parallel composition, where a coin of each record's own decides which.
 

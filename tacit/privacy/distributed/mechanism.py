@@ -16,7 +16,7 @@ from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import smallest
 from tacit.privacy.accounting.rdp import IntegerSumDpEvent
-from tacit.privacy.integers.discrete import LAWS, Law, distance, draw, prepare, reach
+from tacit.privacy.integers import LAWS, Law, distance, draw, prepare, reach
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Shared

@@ -15,11 +15,11 @@ from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import SIDES, TRAINED_ON, WORDS, shares, split
+from tacit.privacy import integers
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.calibrate import FEW, noise_multipliers
 from tacit.privacy.accounting.events import SLACK, RoundedGaussianDpEvent
 from tacit.privacy.accounting.price import on_side
-from tacit.privacy.integers import rounded
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Private
@@ -55,7 +55,7 @@ class NoisyCounts:
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier)
         check.at_least(1, l2_squared=self.l2_squared, cells=self.cells)
-        if self.noise_std > rounded.WIDEST or self.cells * rounded.distance(self.noise_std) > SLACK:
+        if self.noise_std > integers.WIDEST_STD or self.cells * integers.distance_rounded(self.noise_std) > SLACK:
             raise BadInput(
                 f"Noise of a standard deviation of {self.noise_std:g} on {self.cells} counts is too wide: ask for fewer, or give"
                 " the query a larger share of epsilon."
@@ -81,7 +81,7 @@ class NoisyCounts:
         if bounded.l2_squared != self.l2_squared or bounded.values.shape != (self.cells,):
             text = f"{self.cells} counts of squared sensitivity {self.l2_squared}"
             raise BadInput(f"This noise is made for {text}, got {bounded.values.shape} of {bounded.l2_squared}.")
-        noised = bounded.values.astype(np.int64) + rounded.draw(self.noise_std, stream, self.cells)
+        noised = bounded.values.astype(np.int64) + integers.draw_rounded(self.noise_std, stream, self.cells)
         return state, Private(torch.from_numpy(noised), self.noise_std)
 
     def event(self) -> DpEvent:

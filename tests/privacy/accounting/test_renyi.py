@@ -12,7 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price, rdp
 from tacit.privacy.accounting.rdp import IntegerSumDpEvent, curve, divergence
-from tacit.privacy.integers.discrete import DiscreteGaussian, Skellam, reach
+from tacit.privacy.integers import DiscreteGaussian, Skellam, reach
 
 ORDERS = (2, 3, 5, 16, 64)
 

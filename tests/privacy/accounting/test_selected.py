@@ -15,7 +15,7 @@ from statistical import has_masses
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price, rdp
-from tacit.privacy.accounting.selected import BestOfDpEvent, Repetitions, about, best_of, curve
+from tacit.privacy.accounting.events import BestOfDpEvent, Repetitions, about, best_of, curve
 
 logging.getLogger("absl").setLevel(logging.ERROR)
 DELTA = 1e-5

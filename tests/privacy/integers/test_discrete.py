@@ -13,9 +13,9 @@ from scipy import special
 from statistical import has_masses, has_std, is_normal
 
 from tacit.errors import BadInput
-from tacit.privacy.integers import discrete
-from tacit.privacy.integers import discrete as wide
-from tacit.privacy.integers.discrete import BITS, DiscreteGaussian, Skellam, distance, draw, reach, table
+from tacit.privacy import integers as discrete
+from tacit.privacy import integers as wide
+from tacit.privacy.integers import BITS, DiscreteGaussian, Skellam, distance, draw, reach, table
 from tacit.random import seeded
 
 COUNT = 200_000

@@ -7,9 +7,9 @@ from scipy.stats import norm
 from statistical import has_masses, has_std
 
 from tacit.errors import BadInput
+from tacit.privacy import integers as rounded
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import RoundedGaussianDpEvent
-from tacit.privacy.integers import rounded
 from tacit.privacy.queries.mechanism import Counts, NoisyCounts
 from tacit.random import seeded
 
@@ -51,20 +51,20 @@ def test_counts_of_another_sensitivity_or_number_are_refused():
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 7.7, 1234.5, 3e7])
 def test_floats_decide_no_draw_otherwise_than_400_bits_do(sigma):
     words = seeded(1)("words").words(2 * 2000).view(np.uint64)
-    fast = rounded.draw(sigma, seeded(1)("words"), 2000)
+    fast = rounded.draw_rounded(sigma, seeded(1)("words"), 2000)
     rest = seeded(2)("rest")
     for word, drawn in zip(words.tolist(), fast.tolist(), strict=True):
         upper = word >= 1 << 63
         tail = (1 << 64) - 1 - word if upper else word
         bits = (tail << 192) | int.from_bytes(rest.words(6).tobytes(), "little")
-        size = rounded.exact(bits, sigma, start=max(0, abs(drawn) - 2))
+        size = rounded._exact(bits, sigma, start=max(0, abs(drawn) - 2))
         assert (size if upper else -size) == drawn
 
 
 def test_close_cases_are_decided_by_all_256_bits():
     sigma = 1.0
     edge = int(norm.cdf(-0.5) * 2.0**64) << 192
-    assert {rounded.exact(edge + shift, sigma) for shift in (-(1 << 206), 1 << 206)} == {0, 1}
+    assert {rounded._exact(edge + shift, sigma) for shift in (-(1 << 206), 1 << 206)} == {0, 1}
 
     class Edge:
         def __init__(self):
@@ -76,7 +76,7 @@ def test_close_cases_are_decided_by_all_256_bits():
             return word.view(np.uint32)
 
     stream = Edge()
-    rounded.draw(sigma, stream, 1)
+    rounded.draw_rounded(sigma, stream, 1)
     assert stream.asked == [2, 6]
 
 

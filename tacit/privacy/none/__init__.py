@@ -1,1 +1,0 @@
-"""No privacy: nothing is promised, charged or noised."""
