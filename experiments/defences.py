@@ -25,8 +25,8 @@ from tacit.experiment import Experiment
 from tacit.lab import attacks
 from tacit.lab.attacks.backdoor import untouched
 from tacit.lab.compare.grid import Cell, Task, tasks_of
-from tacit.lab.compare.pool import run_all
 from tacit.lab.compare.results import Row, estimate, rows_of
+from tacit.lab.worker import run_all
 from tacit.report.page import write_matrix
 from tacit.table import Estimate, with_interval
 

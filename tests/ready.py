@@ -69,7 +69,7 @@ def script(path, *, cwd, env=None):
 
 
 class Worker:
-    """A worker of a comparison, as `tacit.lab.compare.pool` starts it: pipes for tasks and events, a log for the rest."""
+    """A worker of a comparison, as `tacit.lab.worker` starts it: pipes for tasks and events, a log for the rest."""
 
     def __init__(self, errors, environment):
         (theirs_in, mine_in), (mine_out, theirs_out) = (CONTEXT.Pipe(duplex=False) for _ in range(2))
@@ -92,7 +92,7 @@ class Worker:
 @contextlib.contextmanager
 def workers():
     """Comparisons of this process start such workers; those of `tests/compare` that are killed and stopped are fresh ones."""
-    from tacit.lab.compare import pool
+    from tacit.lab import worker as pool
 
     with mock.patch.object(pool, "_start", Worker):
         yield

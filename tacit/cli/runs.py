@@ -105,8 +105,8 @@ def compare_command(
     from tacit.lab.attacks import IN_RUNS, chosen, with_columns
     from tacit.lab.compare import table
     from tacit.lab.compare.grid import ASKED, refuse_taken
-    from tacit.lab.compare.pool import Display
     from tacit.lab.grid import compare
+    from tacit.lab.worker import Display
     from tacit.report.page import write_page
     from tacit.simulation import new_folder
 

@@ -19,8 +19,8 @@ from tacit.lab.compare import figures, table
 from tacit.lab.compare import ledger as one_ledger
 from tacit.lab.compare.findings import columns
 from tacit.lab.compare.grid import expand, note, refuse_taken, refuse_two_metrics, take, tasks_of, try_out
-from tacit.lab.compare.pool import Display, run_all
 from tacit.lab.compare.results import Row, rows_of
+from tacit.lab.worker import Display, run_all
 from tacit.machine import cores
 from tacit.report.page import write_page
 

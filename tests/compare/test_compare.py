@@ -21,8 +21,8 @@ from terminal import compare as command
 
 import tacit
 from tacit.errors import BadInput, RunExists
-from tacit.lab.compare.pool import Display
 from tacit.lab.grid import compare
+from tacit.lab.worker import Display
 
 VARY = {"aggregate.rule": ["mean", "pfa"], "train.learning_rate": [0.5, 3e38]}
 FREE = {"settings": ["privacy.kind=none"]}  # no noise to calibrate
@@ -331,7 +331,7 @@ def test_a_comparison_is_in_the_words_of_its_metric(tmp_path, numbers):
 
 
 def test_cells_that_are_judged_by_two_metrics_are_refused_before_anything_runs(tmp_path, numbers):
-    with pytest.raises(BadInput, match=r"compared by one metric, these by MAE and by RMSE: set metric\.choose"):
+    with pytest.raises(BadInput, match=r"compared by one metric, not by MAE and by RMSE: set metric\.choose"):
         compare(numbers, {"metric.choose": ["rmse", "mae"]}, seeds=1, out=tmp_path / "out", jobs=1)
     assert not (tmp_path / "out").exists()
 

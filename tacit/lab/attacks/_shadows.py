@@ -25,7 +25,7 @@ from tacit.errors import BadData, BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Place
 from tacit.lab.compare.grid import Cell, Task
-from tacit.lab.compare.pool import Event, run_all
+from tacit.lab.worker import Event, run_all
 from tacit.random import seeded
 from tacit.simulation import run
 from tacit.training.flat import trainable, training
