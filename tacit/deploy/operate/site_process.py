@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from tacit import plugin
 from tacit.deploy.operate.processes import MASK, close, end_with_parent, lock_folder
-from tacit.deploy.site.layout import LOG, SPOKEN, Plain, due, wanted
+from tacit.deploy.site.layout import LOG, SPOKEN, Plain, due, read_settings, wanted
 from tacit.deploy.site.limits import read_limits
 from tacit.deploy.site.site import Site
 from tacit.errors import BadInput, TacitError
@@ -44,7 +44,7 @@ def run_site(folder: Path) -> None:
     """
     plugin.only_installed()
     folder = folder.resolve()
-    settings = Site(folder).settings
+    settings = read_settings(folder)
     read_limits(folder)
     wanted(settings)  # now, because nothing that is wrong with it may be seen in an answer
     for name in ("node.key", "ca.crt"):

@@ -1,11 +1,12 @@
 """A site of a deployment: its rows, its limits and its ledger, on its own disk. Nothing here imports Flower.
 
-The server asks; the site decides. What it is asked for is checked against its budget file and against what was agreed
-when the run began, its own ledger is charged, and only then does it train.
+The server asks; the site decides. Each step takes what the step before it made:
 
-    site       the order in which it all happens       asked      what a question is
-    limits     budget.toml                             consent    a question is held against it
-    join       the run as the site itself computes it  agreement  what was agreed
-    pay        the ledger is charged                   outbox     one round, one question, one answer
-    layout     where all of that lies in the folder    log        what was asked and answered, in words
-    counted    a query: noised counts, once a run"""
+    requests    parse -> Request           a question, of bounded size and exact types
+    limits      allow -> Allowed           an experiment that budget.toml allows as it is now (consent: its [accept])
+    accept      accept -> Accepted         the run as the site itself computes it (rows, keys, canaries)
+    replies     bind -> Bound, keep -> Kept  one round, one question, one answer, on disk
+    pay         pay -> Paid                the ledger is charged; only Paid trains, or counts (queries)
+
+`site` has the order, `agreement` what was agreed, `layout` the folder, `deployable` what can be deployed, `models` the site's own
+models, which no server hears of."""

@@ -117,7 +117,6 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
 
 
 def _steps(experiment: Experiment, rows: int) -> int:
-    """The local steps of one round on so many rows."""
     train = experiment.train
     if not train.local_epochs:
         return train.steps

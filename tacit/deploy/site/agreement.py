@@ -67,9 +67,7 @@ def smallest_noise(event: str) -> float:
 
 
 def write(site: Path, agreement: Agreement, promise: str) -> None:
-    """Puts an agreement on disk, and what the site was promised in words; an agreement that stands is left as it is.
-
-    Guarantee: an agreement is written once, and has reached the disk on return; no later question can change it.
+    """Puts an agreement on disk, and what the site was promised in words; an agreement that stands is never changed.
 
     Raises: Refused where the one that stands has other terms; BadInput where it is damaged; OSError.
     """
@@ -83,10 +81,8 @@ def write(site: Path, agreement: Agreement, promise: str) -> None:
 
 
 def read(site: Path, run: str) -> Agreement | None:
-    """The agreement on a run, or None where there is none.
-
-    Raises: Refused for what is no run's name; BadInput for a file that is damaged, since without it nothing can be held
-    against what the server asks.
+    """The agreement on a run, or None where there is none. Raises: Refused for what is no run's name; BadInput for a
+    damaged file.
     """
     path = layout.run_folder(site, run) / layout.AGREEMENT
     if not path.exists():
@@ -120,10 +116,7 @@ def bind_ranges(site: Path, agreed: Agreement, experiment: Experiment, ranges: M
     """Makes the ranges the run's own at this site; whether it is so for the first time.
 
     Guarantee: on return they have reached the disk; they are of the private columns and of no others, each from the beginning of a
-    public bin to the end of one. No row decides whether they are taken. Assumes: the agreement is on disk.
-
-    Raises: Refused for ranges that no answers to the query lead to, for others than those that are bound, and for a run without
-    private columns; OSError.
+    public bin to the end of one. No row decides whether they are taken. Raises: Refused, also for others than those that are bound.
     """
     columns = experiment.data.options().get("columns")
     named = [(str(name), 1) for name in columns] if isinstance(columns, list | tuple) else []

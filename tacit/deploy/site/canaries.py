@@ -31,12 +31,7 @@ MOST = 1 << 32  # clients, or parameters
 
 
 def with_own_canaries(folder: Path, run: str, parts: Parts, index: int, settings: dict[str, Any]) -> Parts:
-    """A site's parts of a run with its own canaries; without any in `site.toml`, the very same ones.
-
-    A run goes on with as many as it began with, whatever `site.toml` says by then.
-
-    Raises: BadInput for a number that is none or does not fit, and for a promise that is not made at the site.
-    """
+    """A site's parts of a run with its own canaries, if `site.toml` has any: as many as the run began with. Raises: BadInput."""
     count, size = settings.get("canaries"), parts.params.numel()
     if count is None:
         return parts
@@ -86,10 +81,7 @@ def _planted(accepted: "Accepted") -> Canaries | None:
 
 
 def own_canaries(site: Path, run: str) -> Canaries:
-    """The canaries that a site planted in a run.
-
-    Raises: BadInput where it planted none, or their coins are not those that were committed to.
-    """
+    """The canaries that a site planted in a run. Raises: BadInput for none, and for coins that were not committed to."""
     file = layout.run_folder(site, run) / layout.CANARIES
     try:
         found = json.loads(file.read_text("utf-8"))
@@ -109,7 +101,6 @@ def own_canaries(site: Path, run: str) -> Canaries:
 
 
 def _secret(folder: Path) -> str:
-    """What the coins of all the site's runs follow from; made when it is first needed."""
     file = folder / layout.COINS
     if not file.exists():
         keys.write(file, {"key": secrets.token_hex(SECRET_BYTES)}, mode=keys.SECRET)

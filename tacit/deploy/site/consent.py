@@ -43,7 +43,6 @@ class Accept(BaseModel):
     @field_validator("settings")
     @classmethod
     def _understood(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """A limit that is not understood would be none."""
         for key, allowed in settings.items():
             if key not in SECTION_KEYS and not key.startswith(
                 OPTIONS
@@ -78,8 +77,7 @@ def digest(experiment: Experiment) -> str:
 def data_digest(experiment: Experiment) -> str:
     """The SHA-256 of the `[data]` table, which says how rows are read: where, by which source, with which options.
 
-    Where a seed decides which rows a site trains on (rows held out, or dealt out), it is part of that, though it be `run.seed`: the
-    answer to a greeting counts them, and a count for every seed would name the records.
+    A seed that decides which rows a site trains on is part of that: a greeting's count for every seed would name the records.
     """
     data = experiment.data
     chosen = {"seed": experiment.seeds.data} if data.held_out is not None or data.name not in OWN_FILES else {}
@@ -169,8 +167,8 @@ def named_code(experiment: Experiment) -> list[str]:
 def refuse_unlisted(listed: Mapping[str, str], experiment: Experiment) -> None:
     """Refuses code that the site does not list, that is not installed there, or whose file is another than the listed one.
 
-    Guarantee: the named module itself is not imported here; the packages above it are, once the name is listed, because Python
-    finds a module by them. Nothing that is not listed is looked up at all. Assumes: the file does not change before the import.
+    Guarantee: what is not listed is not looked up at all, and the named module is not imported here; the packages above it are,
+    because Python finds a module by them. Assumes: the file does not change before the import. Raises: Refused.
     """
     for name in named_code(experiment):
         if name not in listed:
@@ -205,8 +203,7 @@ def code_digest(name: str) -> str:
 def lines_to_list(listed: Mapping[str, str], experiment: Experiment) -> dict[str, Path]:
     """The lines that `[accept.code]` lacks for an experiment, each with the file that the site's people read before they add it.
 
-    Guarantee: nothing is imported, also no package above a module: whoever looks has not consented yet. A name that is more than
-    names and dots is left out, so that no line says more than one name and one hash; so is what is not installed here.
+    Guarantee: nothing is imported: whoever looks has not consented yet. A line says one name and one hash and no more.
     """
     files = {name: _file(name) for name in named_code(experiment) if PLAIN.fullmatch(name)}
     digests = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file is not None}

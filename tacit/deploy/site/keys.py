@@ -174,7 +174,6 @@ class FolderSeals:
 
     @cached_property
     def held(self) -> Held:
-        """The keys of the folder, read once. Raises: KeyRefused, as `load_keys`."""
         return load_keys(self.folder / FOLDER, threshold=self.threshold, sites=self.roster["names"], site=self.site)
 
     def seal(

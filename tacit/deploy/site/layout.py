@@ -70,17 +70,14 @@ def model_folder(site: Path, run: str, which: str = COMMON) -> Path:
 
 
 def opened_folder(site: Path, run: str, group: str) -> Path:
-    """Where the site's parts of opening a group's sums are kept. Assumes: `group` is one of the run's own."""
     return run_folder(site, run) / f"opened-{group}"
 
 
 def counted_folder(site: Path, run: str, query: str) -> Path:
-    """Where the one answer to a query is kept. Assumes: `query` is one of the run's own."""
     return run_folder(site, run) / f"{COUNTED}{query}"
 
 
 def openings_file(site: Path, group: str) -> Path:
-    """The database of the sums of a group that the site has helped to open, over all runs."""
     return site / f"openings-{group}.db"
 
 
@@ -94,7 +91,6 @@ def round_file(folder: Path, round: int, kind: str) -> Path:
 
 
 def round_of(path: Path) -> int:
-    """The round whose file this is."""
     return int(path.stem.removeprefix("round-"))
 
 
@@ -120,7 +116,6 @@ def answers(site: Path) -> Iterator[tuple[str, int | str]]:
 
 
 def promises(site: Path) -> Iterator[tuple[str, str]]:
-    """(run, text) of every promise that the site was given."""
     for path in sorted((site / RUNS).glob(f"*/{PROMISE}")):
         yield path.parent.name, path.read_text("utf-8").strip()
 
@@ -157,15 +152,11 @@ def compared(site: Path, run: str) -> dict[str, Any] | None:
 
 
 def fingerprint(site: Path, run: str) -> str:
-    """The SHA-256 of the model that a run has left."""
     return hashlib.sha256((model_folder(site, run) / MODEL).read_bytes()).hexdigest()
 
 
 def due(site: Path) -> list[str]:
-    """The runs whose own models are still to be made, or are of another model than the run has left; none where none are wanted.
-
-    Raises: BadInput for a `[personal]` that is none, and a comparison that is damaged.
-    """
+    """The runs whose own models are still to be made, or made anew; none where none are wanted. Raises: BadInput."""
     if wanted(read_settings(site)).kind is None:
         return []
     return [run for run in left_models(site) if compared(site, run) is None]
@@ -203,10 +194,7 @@ def own_path(key: str, site: Path, settings: dict[str, Any]) -> str | None:
 
 
 def wanted(settings: dict[str, Any]) -> PersonalSection:
-    """How the site makes its own models: `[personal]` in site.toml; its `kind` is None where nothing is said there.
-
-    Raises: BadInput for what no own model can be, and where no rows are held out to judge it by.
-    """
+    """How the site makes its own models: `[personal]` in site.toml; its `kind` is None where nothing is said. Raises: BadInput."""
     said = settings.get("personal")
     if said is None:
         return PersonalSection()
@@ -233,7 +221,6 @@ def wording(error: ValidationError, model: type[BaseModel], values: Mapping[str,
 
 
 def after_colon(sentence: str) -> str:
-    """A sentence as it follows a file's name and a colon."""
     return sentence[:1].lower() + sentence[1:]
 
 
@@ -241,9 +228,7 @@ MOST_CALLED = 100  # signs of an experiment's name in the files that are made of
 
 
 def called(name: str) -> str:
-    """An experiment's name for the files that are made of it: programs, units, budget files, where a sign of it may be code.
-
-    Guarantee: one line of letters, digits, spaces and `-_.`, of at most `MOST_CALLED` signs: nothing closes a text or a comment.
+    """An experiment's name for files where a sign of it may be code: one short line of letters, digits, spaces and `-_.`.
 
     >>> called("100% sure'; import os")
     '100_ sure__ import os'
@@ -261,10 +246,7 @@ write = partial(store.write, mode=FILE, sync_name=True)
 
 
 def make_folder(path: Path) -> Path:
-    """Makes a folder, and those above it that are missing, for the owner alone, and returns it; one that stands is left as it is.
-
-    Guarantee: on return the new names have reached the disk, so that what is written into the folder cannot be lost with it.
-    """
+    """Makes a folder, and those above it that are missing, for the owner alone; on return the new names have reached the disk."""
     for folder in reversed([path, *path.parents]):
         if not folder.exists():
             folder.mkdir(mode=FOLDER, exist_ok=True)
@@ -284,10 +266,7 @@ def tighten(folder: Path) -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Waits until no other process or thread answers for the folder, and keeps others waiting until it is left.
-
-    Guarantee: the lock of a process that was killed is free at once. It is advisory (flock): it holds back who asks for it.
-    """
+    """Waits until no other process or thread answers for the folder. The lock of a process that was killed is free at once."""
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, FILE)
     try:
         with locked(file):
@@ -336,15 +315,12 @@ class Plain(logging.Formatter):
     """A formatter that makes one printable line of one record, whatever a server has put into it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's line, a traceback included, as `plain` has it."""
         return plain(super().format(record))
 
 
 def discreet(error: BaseException) -> str:
-    """An error for the log, without anything of the rows.
-
-    Of Tacit's own errors these are the words, less the cell that a BadData quotes; of any other, whose text may quote anything,
-    only its kind, the file and line that raised it, and the system's reason where it is an OSError.
+    """An error for the log, without anything of the rows: of Tacit's own the words, less a quoted cell; of any other only its kind,
+    the file and line that raised it, and the system's reason where it is an OSError.
 
     >>> discreet(ValueError("could not convert '1957-03-02' to float"))
     'ValueError'

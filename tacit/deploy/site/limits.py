@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,7 +27,7 @@ from tacit.types import Budget, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What is asked of a site, as far as it is known by now; what is None is not known yet, and is held once it is."""
+    """What is asked of a site, as far as it is known by now; what is None is held once it is known."""
 
     experiment: Experiment | None = None
     epsilon: float | None = None  # that the roster, or the agreement, has for this site
@@ -38,26 +38,26 @@ class Demand:
     parameters: int | None = None
 
 
-@dataclass(frozen=True)
-class Held:
-    """How a limit is held: `check` gets its value and a demand, and raises Refused."""
-
-    check: Callable[[Any, Demand], None]
+Check = Callable[[Any, Demand], None]  # gets a limit's value and a demand, and raises Refused
 
 
-def most(words: str, number: str) -> Held:
-    """The limit of a number: `number` says where a demand has it, `words` what the server does with it."""
+def limit(default: Any, *checks: Check, line: str = "", **rules: Any) -> Any:
+    """A limit: its default, what is held against a demand, the comment of its line in a new budget.toml, and pydantic's rules."""
+    return Field(default, description=line, json_schema_extra=cast(Any, {"checks": checks}), **rules)
 
-    def check_number(limit: float, asked: Demand) -> None:
+
+def most(words: str, number: str) -> Check:
+    """The check of a number: `number` says where a demand has it, `words` what the server does with it."""
+
+    def check(limit: float, asked: Demand) -> None:
         value: Any = asked
         for name in number.split("."):
             value = None if value is None else getattr(value, name)
         if value is not None and value > limit:
-            said = value if isinstance(value, int) else f"{value:g}"
-            allowed = limit if isinstance(limit, int) else f"{limit:g}"
+            said, allowed = (each if isinstance(each, int) else f"{each:g}" for each in (value, limit))
             raise Refused(f"The server {words.format(said)}; the site allows {allowed}.")
 
-    return Held(check_number)
+    return check
 
 
 def _held_consent(accept: Accept, asked: Demand) -> None:
@@ -99,70 +99,53 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 class Limits(BaseModel):
     """What a site allows, in the order in which it is held against a demand. A new limit is one entry here.
 
-    A field has its type, what is held (`Held`) and, as its description, the comment of its line in a new budget.toml. Epsilon and
-    delta are over all runs together.
-
     >>> Limits(epsilon=1.0, delta=1e-5).most_rounds
     10000
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    accept: Annotated[Accept, Held(_held_consent)] = Accept()
-    trial: Annotated[
-        bool,
-        Field(
-            strict=True,
-            description="true also lets in seeded noise, which protects nothing from a server that knows the seed",
-        ),
-        Held(_held_protection),
-    ] = False
-    epsilon: Annotated[Number, most("asks for epsilon {}", "epsilon"), Field(description="over all runs together")]
-    delta: Annotated[Number, most("asks for delta {}", "experiment.privacy.run_delta")]
-    unit: Annotated[Unit, Held(_held_unit), Field(description="what may come or go: one record, or the whole site")] = (
-        "record"
+    accept: Accept = limit(Accept(), _held_consent)
+    trial: bool = limit(
+        False,
+        _held_protection,
+        line="true also lets in seeded noise, which protects nothing from a server that knows the seed",
+        strict=True,
     )
-    most_rounds: Annotated[Count, most("asks for {} rounds", "experiment.train.rounds")] = 10_000
-    most_parameters: Annotated[Count, most("asks for {} parameters", "parameters"), Field(description="of a model")] = (
-        20_000_000
-    )
-    most_steps: Annotated[
-        Count,
-        Field(description="of local training in a round"),
+    epsilon: Number = limit(..., most("asks for epsilon {}", "epsilon"), line="over all runs together")
+    delta: Number = limit(..., most("asks for delta {}", "experiment.privacy.run_delta"))
+    unit: Unit = limit("record", _held_unit, line="what may come or go: one record, or the whole site")
+    most_rounds: Count = limit(10_000, most("asks for {} rounds", "experiment.train.rounds"))
+    most_parameters: Count = limit(20_000_000, most("asks for {} parameters", "parameters"), line="of a model")
+    most_steps: Count = limit(
+        100_000,
         most("asks for {} local steps", "experiment.train.local_steps"),
         most("asks for {} local epochs", "experiment.train.local_epochs"),
         most("asks for {} local steps", "steps"),  # which for epochs only the site knows
-    ] = 100_000
-    most_batch: Annotated[
-        Count,
-        Field(description="examples"),
+        line="of local training in a round",
+    )
+    most_batch: Count = limit(
+        65_536,
         most("asks for {} examples in a batch", "experiment.train.batch_size"),
         most("asks for {} examples at a time", "experiment.train.physical_batch"),
         most("asks for {} pixels of shift", "experiment.train.shift"),
-    ] = 65_536
-    most_views: Annotated[
-        Count, most("asks for {} views of a record", "experiment.train.views"), Field(description="of a record")
-    ] = 64
-    most_clients: Annotated[
-        Count,
-        Field(description="sites of a run"),
+        line="examples",
+    )
+    most_views: Count = limit(64, most("asks for {} views of a record", "experiment.train.views"), line="of a record")
+    most_clients: Count = limit(
+        10_000,
         most("asks for {} clients", "experiment.data.clients"),
         most("names {} sites", "sites"),
-    ] = 10_000
-    most_bytes: Annotated[Count, most("sends a question of {} bytes", "size"), Field(description="of one question")] = (
-        1 << 31
+        line="sites of a run",
     )
-    most_runs: Annotated[
-        Count, most("asks for {} runs of this site", "runs"), Field(description="that leave a folder here")
-    ] = 1_000
-    answer_seconds: Annotated[
-        Number,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="every answer to a round leaves so long after its question: 60 hides how long training took",
-        ),
-    ] = 0.0
+    most_bytes: Count = limit(1 << 31, most("sends a question of {} bytes", "size"), line="of one question")
+    most_runs: Count = limit(1_000, most("asks for {} runs of this site", "runs"), line="that leave a folder here")
+    answer_seconds: Number = limit(
+        0.0,
+        line="every answer to a round leaves so long after its question: 60 hides how long training took",
+        ge=0,
+        allow_inf_nan=False,
+    )
 
     @property
     def budget(self) -> Budget:
@@ -184,10 +167,9 @@ def hold(limits: Limits, asked: Demand) -> None:
     Traceback (most recent call last):
     tacit.errors.Refused: The server sends a question of 4294967296 bytes; the site allows 2147483648.
     """
-    for name, field in Limits.model_fields.items():
-        for mark in field.metadata:
-            if isinstance(mark, Held):
-                mark.check(getattr(limits, name), asked)
+    for name, field in type(limits).model_fields.items():
+        for check in cast(Any, field.json_schema_extra)["checks"]:
+            check(getattr(limits, name), asked)
 
 
 @dataclass(frozen=True)
@@ -215,11 +197,7 @@ def allow(site: Path, text: str, limits: Limits, **known: Any) -> Allowed:
 
 
 def read_limits(site: Path) -> Limits:
-    """Reads a site's budget file, as it is now.
-
-    Raises: BadInput, in one sentence that names the file and the key, for one that is missing, closed to this user, no TOML, or
-    holds a key or a value that is not understood: nothing runs without it.
-    """
+    """A site's budget file, as it is now. Raises: BadInput, naming the file and the key that is not understood."""
     path = site / BUDGET
     values: dict[str, Any] = {}
     try:
@@ -246,6 +224,7 @@ TEMPLATE = """\
 # What this site allows. It is read and applied before every answer; nobody but the site changes it.
 # proposal.toml is the experiment that the server proposes, in full: read it before you accept its digest below.
 {lines}
+
 [accept]
 experiments = ["{digest}"]  # {name}
 # Instead of digests, the settings an experiment may have. Whatever is not named must have its default, and rows are read in the
@@ -263,8 +242,7 @@ experiments = ["{digest}"]  # {name}
 def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float) -> None:
     """Writes a site's folder for one experiment: site.toml, budget.toml and proposal.toml anew, a ledger where there is none.
 
-    Guarantee: the budget file accepts this experiment by its digest and nothing else; the settings that would accept it stand
-    there as comments. The ledger is an empty file, which is no charge.
+    Guarantee: the budget file accepts this experiment by its digest and nothing else. The ledger is an empty file: no charge.
     """
     layout.make_folder(folder)
     own = experiment.data.name in OWN_FILES
@@ -290,7 +268,6 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
 
 
 def _line(key: str, said: dict[str, Any]) -> str:
-    """A limit's line of a new budget.toml: as it is said, or its default as a comment."""
     field = Limits.model_fields[key]
     text = dumps({key: said.get(key, field.default)}).strip()
     return f"{'' if key in said else '# '}{text}{f'  # {field.description}' if field.description else ''}"

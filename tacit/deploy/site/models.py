@@ -84,12 +84,10 @@ def at_home(folder: Path, run: str) -> AtHome:
 
 
 def adapt(folder: Path, run: str) -> dict[str, Any]:
-    """Makes the site's own models of a run, and writes them and their comparison, that last of all; returns the comparison.
+    """Makes the site's own models of a run, writes them and, last of all, their comparison, and returns that. Raises: as `at_home`.
 
     Guarantee: files for their owner alone. Rows that are held out decide about no parameter: own or alone is chosen by the
     training rows, and which of own and common is `better` by the held-out ones.
-
-    Raises: BadInput where site.toml wants none, for what the run's model cannot have, and where no row is held out; as `at_home`.
     """
     home = at_home(folder, run)
     by = wanted(home.settings)
@@ -136,7 +134,6 @@ def better(told: dict[str, Any], *, higher: bool) -> str:
 
 
 def in_words(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """A comparison for the site's people, a line for each thing."""
     for key, metric in told["metrics"].items():
         if "own" in metric:
             yield one.lines(metric, key, kind=told["kind"])
@@ -159,7 +156,6 @@ def _judged(home: AtHome, made: one.Made, common: torch.Tensor, x: torch.Tensor,
 
 
 def _keep(home: AtHome, which: str, model: Personal) -> None:
-    """Puts a model where `tacit predict` reads it, beside a sentence that says what it is."""
     folder = layout.make_folder(layout.model_folder(home.folder, home.run, which))
     layout.write(folder / NOT_FOR_OTHERS, f"{STAYS}\n".encode())
     model.keep(folder / MODEL, home.model, {FROZEN: frozen_mark(home.model)})
@@ -174,9 +170,7 @@ def taken(path: Path, asked: str | None) -> tuple[Path, str]:
     """The model that a site's folder, or one of its runs' folders, is used with, and a sentence that says which and why.
 
     Left out, it is the better of own and common by the site's held-out rows; where nothing was compared, the common one. A folder
-    that is neither is taken as it is.
-
-    Raises: BadInput for a model that is not there, and for a choice where there is none.
+    that is neither is taken as it is. Raises: BadInput for a model that is not there, and for a choice where there is none.
     """
     site = _site(path)
     if site is None:
@@ -197,7 +191,6 @@ def taken(path: Path, asked: str | None) -> tuple[Path, str]:
 
 
 def _site(path: Path) -> tuple[Path, str] | None:
-    """The site's folder and the run that a path means; None where it is neither a site's nor a run's at a site."""
     try:
         if (path / layout.SETTINGS).is_file():
             return path, left_models(path)[0]
@@ -214,9 +207,7 @@ def _site(path: Path) -> tuple[Path, str] | None:
 def evaluate(folder: Path, file: Path, *, run: str | None = None) -> dict[str, Any]:
     """Compares alone, common and own on the rows of a file, adds a line to the run's `evaluated.jsonl`, and returns it.
 
-    Guarantee: no model changes, nor does which of them `tacit predict` takes; nothing is charged, and nothing leaves the folder.
-
-    Raises: BadInput where there are no own models, for a file that is none, and for data that no file has; BadData for its rows.
+    Guarantee: nothing changes about the models, nothing is charged, and nothing leaves the folder. Raises: BadInput, BadData.
     """
     home = at_home(folder, newest(folder, run))
     if home.experiment.data.name not in OWN_FILES:
@@ -240,7 +231,6 @@ def evaluate(folder: Path, file: Path, *, run: str | None = None) -> dict[str, A
 
 
 def in_words_new_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
-    """What new rows say, a line for each metric, and how many of them are not new."""
     lines = [
         one.lines(metric, key, kind="new rows") if "own" in metric else (key, "not known: these rows have one class")
         for key, metric in told["metrics"].items()

@@ -46,7 +46,6 @@ class Paid:
     bound: Bound
 
     def train(self) -> tuple[bytes, dict[str, Any]]:
-        """Trains the round: the reply's bytes, and what the trainer says of it."""
         accepted, slot = self.bound.accepted, self.bound.slot
         ((raw, said),) = accepted.trainer(self.bound.question, slot.round, [accepted.client.index])
         return raw, said
@@ -218,7 +217,6 @@ def payable(accepted: "Accepted") -> int:
 
 
 def asked_for(accepted: "Accepted") -> int:
-    """In how many of the agreed rounds the site may be asked."""
     return accepted.parts.plan.sampler.turns(accepted.client.index, rounds=accepted.agreement.terms.rounds)
 
 
@@ -323,7 +321,6 @@ def refuse_renamed(ledger: Path, charged: Collection[str], name: str) -> None:
 
 
 def in_words(what: int | str) -> str:
-    """What an answer was to: a round, or a query."""
     return f"the query {what}" if isinstance(what, str) else f"round {what + 1}"
 
 
@@ -367,7 +364,6 @@ def promise_of(accepted: "Accepted") -> str:
 
 
 def _once(accepted: "Accepted") -> str:
-    """What the site answers beside its rounds, and what that costs by itself."""
     text = ""
     for query, share in shares(accepted.parts.experiment).items():
         most = shown(share * accepted.agreement.terms.epsilon)

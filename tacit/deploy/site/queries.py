@@ -49,10 +49,7 @@ def read_broadcast(body: bytes, terms: Terms) -> Message:
 
 
 def refuse_odd_word(accepted: Accepted, received: Message) -> None:
-    """Refuses what the run's aggregation rule cannot have told its clients beside the parameters, such as a basis of a wrong size.
-
-    Raises: Refused, where the rule's own `refuse` raises BadInput. An algorithm without a rule has nothing to tell.
-    """
+    """Refuses what the run's rule cannot have sent beside the parameters, such as a basis of a wrong size. Raises: Refused."""
     rule = rule_of(accepted.parts.algorithm)
     try:
         if rule is not None:
@@ -79,9 +76,8 @@ def refuse_ended(site: Path, agreed: Agreement) -> None:
 
 
 def kept(slot: Slot, body: bytes) -> bytes | None:
-    """The answer that was given to this very question; None where the query is still to be answered.
-
-    Raises: Refused where another question was answered, and for an answer that is not as it was kept.
+    """The answer that was given to this very question, None if none was. Raises: Refused, also for one that is not as it
+    was kept.
     """
     found = replies.find(slot, body)
     if found is None:
@@ -93,15 +89,12 @@ def kept(slot: Slot, body: bytes) -> bytes | None:
 
 
 def answer(accepted: Accepted, slot: Slot, query: str, body: bytes) -> bytes:
-    """The site's noised counts, as bytes for the wire.
+    """The site's noised counts, as bytes for the wire. Raises: Refused, BudgetExhausted, LedgerError, OSError.
 
     Guarantee: the question is the query's own on disk, and the ledger charged on disk, before any noise is drawn; the answer is
-    on disk before it is returned. Nothing but the finite parameters of the agreed number is taken from a question about a model,
-    nothing at all from any other, and whether it is answered does not depend on a row: without any row the counts are zeros, with
-    noise.
-
-    Raises: Refused for other parameters, for another question than the first, and where an answer that was paid for is lost and
-    cannot be given again bit for bit; BudgetExhausted; LedgerError, OSError.
+    on disk before it is returned. Nothing but the finite parameters of the agreed number is taken from a question about a
+    model, nothing at all from any other, and whether it is answered does not depend on a row: without any the counts are zeros,
+    with noise.
     """
     asked, client, question = _counted(accepted, query, body)
     plan = accepted.parts.plan
@@ -114,7 +107,6 @@ def answer(accepted: Accepted, slot: Slot, query: str, body: bytes) -> bytes:
 
 
 def _counted(accepted: Accepted, query: str, body: bytes) -> tuple[Query, Client, str]:
-    """What is counted, of whose rows, and the digest of what it is asked about."""
     experiment, rows = accepted.parts.experiment, accepted.parts.dataset
     if query == EVALUATION:  # the model that came along, judged on the rows that the experiment holds out
         params = read_broadcast(body, accepted.agreement.terms).tensors["params"]

@@ -83,10 +83,8 @@ def find(slot: Slot, question: bytes) -> Kept | None:
 def bind(accepted: "Accepted", slot: Slot, question: bytes) -> Bound:
     """Makes the question the slot's own, on disk.
 
-    Guarantee: on return its hash has reached the disk, and of two questions at once one is bound and the other refused. It is
-    what a payment asks for, so a crash at any later moment leaves the slot bound. Assumes: `find` let it pass.
-
-    Raises: Refused where another question is the slot's own, answered or not; OSError where the disk does not take it.
+    Guarantee: on return its hash has reached the disk, and of two questions at once one is bound and the other refused; a crash at
+    any later moment leaves the slot bound. Assumes: `find` let it pass. Raises: Refused where another question is the slot's own.
     """
     path = round_file(layout.make_folder(slot.folder), slot.round, QUESTION)
     if not store.create(path, question_hash(question)) and path.read_bytes() != question_hash(question):
@@ -99,9 +97,7 @@ def keep(slot: Slot, question: bytes, answer: bytes) -> Kept:
     """Puts the answer on disk, then deletes what belongs to earlier rounds.
 
     Guarantee: on return the answer has reached the disk, so it may be sent; a crash leaves all of it or none of it. It is deleted
-    only after an answer to a later round is on disk.
-
-    Assumes: the answer was paid for. Raises: OSError where the disk does not take it, and then nothing may be sent.
+    only after an answer to a later round is on disk. Assumes: it was paid for. Raises: OSError, and then nothing may be sent.
     """
     layout.write(round_file(slot.folder, slot.round, ANSWER), question_hash(question) + answer)
     for path in round_files(slot.folder):

@@ -3,7 +3,6 @@
 A question is a JSON object with a `kind` and exactly the parts of that kind. What it says may still be refused; what it is may
 not surprise anybody: texts are short and printable, numbers finite and in range, runs are named as folders may be."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -51,7 +50,6 @@ class Terms:
 
     @property
     def queries(self) -> dict[str, str]:
-        """The price of every query that was agreed, by its name."""
         return json.loads(self.asked) if self.asked else {}
 
     @classmethod
@@ -123,10 +121,6 @@ class Roster:
         True
         """
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-    def digest(self) -> str:
-        """The SHA-256 of every name, size and epsilon, of delta and unit; the order of the sites counts."""
-        return hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def of(cls, record: object) -> "Roster":

@@ -48,14 +48,11 @@ def read_rows(
 ) -> tuple[Dataset, HeldOut | None, HeldOut | None]:
     """The site's rows that it trains on, those that it holds out for itself, and those that the experiment holds out.
 
-    Private columns are scaled by `ranges`; without them they are as they stand in the file. On which side a record is does not
-    depend on that. Where somebody else's code trains on rows that Tacit never sees, these are zeros of their number and shape.
+    Private columns are scaled by `ranges`; on which side a record is does not depend on that. Where somebody else's code trains on
+    rows that Tacit never sees, these are zeros of their number and shape.
 
-    Assumes: the experiment was accepted (`limits.allow`): what it names as its source is imported here and its options are
-    checked, and how rows are read is a question about their values.
-
-    Raises: Refused where rows are only declared and nobody else trains; BadInput for files and settings; BadData for rows, whose
-    text may quote a cell and must not be told to the server.
+    Assumes: the experiment was accepted (`limits.allow`): its source is imported here, and how rows are read is a question about
+    their values. Raises: Refused; BadInput for files and settings; BadData for rows, whose text may quote a cell.
     """
     source(experiment.data)
     if "examples" not in settings:
@@ -188,10 +185,7 @@ def file_rows(experiment: Experiment, path: str) -> Dataset:
 
 
 def own_model(experiment: Experiment, *, path: str | None) -> Experiment:
-    """The experiment with the weights of the site's own site.toml in the place of the server's `model.path`.
-
-    Raises: BadInput where the model has weights to read and site.toml names none, or such as are not there.
-    """
+    """The experiment with the weights of site.toml in the place of the server's `model.path`. Raises: BadInput for none."""
     if "path" not in experiment.model.options():
         return experiment
     if path is None:
@@ -202,7 +196,6 @@ def own_model(experiment: Experiment, *, path: str | None) -> Experiment:
 
 
 def shape(dataset: Dataset) -> tuple[int, ...]:
-    """The shape of one row."""
     return tuple(torch.Size(dataset.x.shape[1:]))
 
 
@@ -212,9 +205,8 @@ def shape(dataset: Dataset) -> tuple[int, ...]:
 def public_rows(experiment: Experiment) -> Dataset:
     """What the server may look at: the test rows, the classes and the shape of a row. Raises: BadInput, BadData.
 
-    Guarantee: of csv and npz rows only `data.test_path` is opened; the training rows that the result has are the test rows
-    again. Without one nothing is opened: what the experiment declares says how rows are read, and there are no test rows. The data
-    that comes with Tacit is public as a whole.
+    Guarantee: of csv and npz rows only `data.test_path` is opened, whose rows stand for training rows too; without one nothing is,
+    and there are no test rows. The data that comes with Tacit is public as a whole.
     """
     if experiment.data.name not in OWN_FILES:
         return load(experiment.data, seed=experiment.seeds.data)

@@ -104,11 +104,6 @@ class Site:
         """
         return self._guarded(lambda: self._agree_alone(run), {"kind": "agree", "run": run}).terms, run
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """`site.toml`, as it is now. Raises: BadInput."""
-        return layout.read_settings(self.folder)
-
     def _guarded(self, work: Callable[[], Any], about: dict[str, Any]) -> Any:
         """The boundary: out of here come results, and refusals in words that may be told. Nothing else, whatever was sent."""
         began = time.monotonic()
@@ -128,7 +123,6 @@ class Site:
                 self._wait(began, about)
 
     def _wait(self, began: float, about: dict[str, Any]) -> None:
-        """Where the site wants it, every word on a round leaves a fixed time after its question came."""
         try:
             seconds = read_limits(self.folder).answer_seconds
         except BadInput:
@@ -161,7 +155,6 @@ class Site:
                 return self._keep(asked, body, limits)
 
     def _hello(self, asked: Hello, limits: Limits) -> Decision:
-        """Who is here: only what is public by declaration, of an experiment that the site has accepted beforehand."""
         allowed = allow(self.folder, asked.experiment, limits)
         experiment, name = allowed.experiment, allowed.settings["name"]
         rows, *_ = read_rows(self.folder, experiment, allowed.settings, local=self._local)
@@ -187,7 +180,6 @@ class Site:
         )
 
     def _agree_alone(self, run: str) -> Agreement:
-        """The agreement on the site's own experiment; the same as before while that file does not change."""
         path = self.folder / layout.OWN_EXPERIMENT
         if not path.is_file():
             raise Refused("The server does not speak Tacit, and the site has no experiment.toml of its own.")
@@ -223,7 +215,7 @@ class Site:
             hold(limits, Demand(runs=len(layout.runs(self.folder)) + 1))
         elif (known.experiment, known.roster) != (text, roster.record()):
             raise Refused("The server came back with another experiment or other sites than this run began with.")
-        allowed = allow(self.folder, text, limits, sites=len(roster.names))
+        allowed = allow(self.folder, text, limits)
         accepted = self._accept(allowed, run, roster, local=self._local)
         if terms is not None:
             refuse_other(terms, accepted.agreement.terms)
@@ -241,7 +233,6 @@ class Site:
         return self._hold(accepted), promise
 
     def _train(self, asked: Train, body: bytes, limits: Limits) -> Decision:
-        """One round: check, bind the question, pay, train, keep, answer."""
         agreed, allowed = self._standing(asked.run, limits, asked.round)
         refuse_other(asked.terms, agreed.terms)
         slot = Slot(layout.run_folder(self.folder, asked.run), asked.round)
@@ -267,7 +258,6 @@ class Site:
         return {"again": False, "epsilon": epsilon}, answer.raw, text
 
     def _open(self, asked: Open, body: bytes, limits: Limits) -> Decision:
-        """Its part of opening the sum of a round's reports, which it checks and adds itself; once a round."""
         accepted = self._current(*self._standing(asked.run, limits, asked.round))
         group = keys.group_of(accepted.parts, asked.group).name
         slot = Slot(layout.opened_folder(self.folder, asked.run, group), asked.round)
@@ -288,7 +278,6 @@ class Site:
         return {"again": False}, answer.raw, f"Gave its part of opening the sum of round {asked.round + 1}."
 
     def _count(self, asked: Count, body: bytes, limits: Limits) -> Decision:
-        """A query: check, bind the question, pay, count, add noise, keep, answer; once a run."""
         agreed, allowed = self._standing(asked.run, limits)
         slot = queries.slot_of(self.folder, agreed, asked.query)
         raw = queries.kept(slot, body)
@@ -310,7 +299,6 @@ class Site:
         return {}, b"", f"Kept the model that the run left: tacit predict {kept} new.csv"
 
     def _standing(self, run: str, limits: Limits, round: int = 0) -> tuple[Agreement, Allowed]:
-        """The agreement on a run, if the site's people still allow what it says. Raises Refused."""
         agreed = agreement.standing(self.folder, run)
         terms, sites = agreed.terms, len(agreed.roster["names"])
         if not round < terms.rounds:
@@ -335,7 +323,6 @@ class Site:
         return self._hold(accepted) if spends else accepted
 
     def _hold(self, accepted: Accepted) -> Accepted:
-        """Keeps a run in memory, and lets the one go that was accepted longest ago."""
         self._held.pop(accepted.agreement.run, None)
         self._held[accepted.agreement.run] = accepted
         while len(self._held) > MOST_HELD:

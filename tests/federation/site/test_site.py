@@ -7,18 +7,16 @@ import re
 import shutil
 import sqlite3
 from functools import partial
-from typing import Annotated
 
 import pytest
 import torch
-from pydantic import Field
 from redteam.lying_server import RUN, Server, accept, experiment
 
 import tacit
 from tacit.deploy.site import deployable, limits
 from tacit.deploy.site.consent import digest
 from tacit.deploy.site.deployable import read_experiment
-from tacit.deploy.site.limits import Demand, Held, Limits, hold, make_site
+from tacit.deploy.site.limits import Demand, Limits, hold, limit, make_site
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
 from tacit.training.flat import flatten
@@ -211,12 +209,12 @@ def test_what_a_site_allows_is_allowed_to_the_last_and_nothing_beyond():
     larger = {"batch_size": 40, "physical_batch": 30, "local_epochs": 9, "local_steps": None}
     work = tacit.Experiment(data={"clients": 2}, train=larger, privacy={"kind": "none"})
     frame = {"experiments": [digest(work)]}
-    for limit, value, words in (
+    for key, value, words in (
         ("most_batch", 39, "asks for 40 examples in a batch; the site allows 39"),
         ("most_steps", 8, "asks for 9 local epochs; the site allows 8"),
     ):
         with pytest.raises(Refused, match=words):
-            hold(Limits(epsilon=1.0, delta=delta, trial=True, accept=frame, **{limit: value}), Demand(experiment=work))
+            hold(Limits(epsilon=1.0, delta=delta, trial=True, accept=frame, **{key: value}), Demand(experiment=work))
     for change, words in (
         ({"delta": math.nextafter(delta, 0)}, "asks for delta"),
         ({"most_rounds": 6}, "asks for 7 rounds; the site allows 6"),
@@ -310,19 +308,16 @@ def test_a_budget_file_with_a_text_for_a_number_or_a_misspelt_key_is_refused_in_
     assert "\n" not in str(caught.value)
 
 
+def refuse_in(hours, asked):
+    """No question is answered in these hours."""
+    if hours != "00-00":
+        raise Refused(f"Nobody is answered from {hours[:2]} to {hours[3:]} hours.", Refusal.LATER)
+
+
 class Guarded(Limits):
     """Limits with one more, which is one entry in one place."""
 
-    quiet_hours: Annotated[
-        str,
-        Field(pattern=r"^\d\d-\d\d$", description="when nobody is answered"),
-        Held(lambda hours, asked: Guarded.refuse(hours, asked)),
-    ] = "00-00"
-
-    @staticmethod
-    def refuse(hours, asked):
-        if hours != "00-00":
-            raise Refused(f"Nobody is answered from {hours[:2]} to {hours[3:]} hours.", Refusal.LATER)
+    quiet_hours: str = limit("00-00", refuse_in, line="when nobody is answered", pattern=r"^\d\d-\d\d$")
 
 
 def test_a_new_limit_is_one_entry_and_holds_at_every_door(server, monkeypatch):
