@@ -7,8 +7,7 @@ import pytest
 
 import tacit
 from tacit.deploy.operate import init as made
-from tacit.deploy.operate.init import init
-from tacit.deploy.operate.texts import SERVICES
+from tacit.deploy.operate.init import SERVICES, init
 from tacit.deploy.site.limits import read_limits
 from tacit.errors import BadInput
 

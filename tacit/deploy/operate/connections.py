@@ -178,12 +178,10 @@ def load_keys(files: dict[str, Path]) -> Keys:
 
 
 def signer(head: Head, keys: Keys) -> str:
-    """The site that signed a request.
+    """The site that signed a request. Raises: BadHead (401).
 
     Guarantee: the key stands in `keys`, the signature over the time is the key's, and the time is at most `LATE_SECONDS` past and
     `EARLY_SECONDS` ahead. The signature covers neither path nor body: TLS holds them.
-
-    Raises: BadHead (401).
     """
     if any(len(head.all(name)) != 1 for name in (KEY, TIME, SIGNATURE)):
         raise BadHead(401, "it is not signed")

@@ -167,8 +167,7 @@ class Gateway:
 
     Guarantee: nothing reaches the server, and no body is read, but POSTs to `PATHS`, signed by a registered key, with a body of
     known length up to the path's own limit, written anew with the headers of `PASSED` only. It holds one piece of a body at a
-    time, and at most `PIECES_OF_KEY` pieces of a key's answers are on their way. Connections are counted as `Connections` says; a
-    handshake, a head, and every piece of a body have to come in time.
+    time, and at most `PIECES_OF_KEY` of a key's are on their way. Handshakes, heads and pieces of a body have to come in time.
     """
 
     def __init__(self, upstream: Upstream, keys: Keys, context: ssl.SSLContext, account: Account):

@@ -56,11 +56,8 @@ class Finding:
 def findings(folder: Path) -> Iterator[Finding]:
     """Everything that was looked at, each as it is found; a folder with `site.toml` is one site's, any other a federation's.
 
-    Guarantee: nothing is charged, released or started. A site's rows are read where it accepts the experiment, and its server
-    is asked, as anybody could ask, for what it must refuse.
-
-    Raises: BadInput for a folder that is closed to this user, or is neither a site's nor a federation's, and for a
-    proposal.toml that cannot be read; anything else that is wrong is a finding.
+    Guarantee: nothing is charged, released or started. A site's rows are read where it accepts the experiment; its server is
+    asked, as anybody could ask, for what it must refuse. Raises: BadInput for no such folder, or a closed one.
     """
     try:
         of_a_site = (folder / SETTINGS).exists()
@@ -131,11 +128,10 @@ def proposal(folder: Path) -> Experiment | None:
 def site_findings(
     folder: Path, *, experiment: Experiment | None, epsilons: Mapping[str, float] | None = None
 ) -> Iterator[Finding]:
-    """The site's budget and what is spent of it, whether it accepts the experiment and pays for its turns in it, and whether its
-    rows can be read for it. `epsilons` are all sites' budgets, where whoever asks knows them.
+    """A site's budget and what is spent of it, whether it accepts the experiment and pays for its turns in it, and its rows.
 
-    Rows are read only for an experiment that the budget file accepts, and only a file of the site's own. What is wrong with
-    them may quote a cell: it is for the site's own people.
+    `epsilons` are all sites' budgets, where whoever asks knows them. Rows are read only for what the budget file accepts.
+    What is wrong with them may quote a cell: it is for the site's own people.
     """
     name = folder.resolve().name
     try:
@@ -355,11 +351,10 @@ def _keys_of(folder: Path, name: str, server: Held, *, threshold: int, sites: tu
 
 
 def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
-    """Refuses to start a trial where anything is wrong with the federation, before any process is started.
+    """Refuses to start a trial where anything is wrong with the federation. Nothing is started or set aside.
 
-    Raises: BadInput with the first thing that is wrong, or where its server is running already or a site's folder is not here;
-    BudgetExhausted with every site that has nothing left for another run; RunExists where a run stands in results/ and neither
-    `resume` nor `force` is given. Nothing is set aside.
+    Raises: BadInput with the first thing that is wrong; BudgetExhausted with every site that has nothing left for another run;
+    RunExists where a run stands in results/ and neither `resume` nor `force` is given.
     """
     results, short = federation.results, [] if resume else short_sites(federation, experiment_of(federation))
     done = finished(results) if not resume and not force else None

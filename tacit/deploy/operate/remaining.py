@@ -67,9 +67,7 @@ def price_of_runs(federation: Federation, *, runs: int) -> list[SitePrice]:
     """What `runs` runs of a federation's experiment cost each site together. Nothing is written, and no server is asked.
 
     Guarantee: each price is what the site's ledger seals when a run begins: its planned rounds, the spare ones and its queries.
-
-    Raises: BadInput for a number below 1, an experiment that promises nothing, and a site whose folder is not here; and as the
-    sites themselves refuse the experiment.
+    Raises: BadInput for what has no price, and a site whose folder is not here; and as the sites themselves refuse the experiment.
     """
     check.at_least(1, runs=runs)
     experiment = Experiment.load(experiment_file(federation))

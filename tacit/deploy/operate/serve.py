@@ -44,9 +44,7 @@ def run_server(folder: Path, *, listen: str | None, tell: Tell) -> None:
     """Serves until SIGTERM or Ctrl-C, and has ended its programs when it returns or raises.
 
     `listen` is the gateway's address; left out, all of this machine's, or loopback where sites reach the server as this machine.
-
-    Raises: BadInput for a folder that is no federation's or a port that is in use; TacitError with the reason where one of its
-    programs ends, or does not start in `START_SECONDS`; KeyboardInterrupt when it is stopped.
+    Raises: BadInput, TacitError with the reason where one of its programs ends or does not start; KeyboardInterrupt when stopped.
     """
     federation = open_federation(folder)
     stop_on_term()
@@ -130,13 +128,10 @@ def _listen(federation: Federation) -> str:
 
 
 def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe: Observed) -> dict[str, Any]:
-    """Starts server and sites, runs the experiment and returns its summary.
+    """Starts server and sites, runs the experiment and returns its summary. Raises: TacitError where the run fails.
 
     Guarantee: every process has ended when it returns or raises. The way is that of a deployment: TLS, node keys, the gateway, a
-    process for each site. What is charged to the sites' ledgers is charged in earnest.
-
-    Assumes: nothing is wrong with the federation (`inspect.refuse_wrong`). Raises: TacitError with the reason where the run fails;
-    `resume` goes on with it.
+    process for each site; what is charged to their ledgers is charged in earnest. Assumes: nothing is wrong (`refuse_wrong`).
     """
     with Processes(home=federation.home) as processes:
         started = time.monotonic()
@@ -191,11 +186,9 @@ def submit(federation: Federation, processes: Processes, *, resume: bool, force:
 
 
 def follow(federation: Federation, processes: Processes, *, since: float, observe: Observed) -> dict[str, Any]:
-    """Tells every finished round to `observe` and returns the summary.
+    """Tells every finished round to `observe` and returns the summary. Raises: TacitError with the reason where the run fails.
 
     `since` is when this server was started: what an earlier one has left in results/ is not its word.
-
-    Raises: TacitError with the reason where the run fails, the server's process is gone, or a program has ended.
     """
     results, shown, look = federation.results, 0, time.monotonic() + ASK_SECONDS
     began = time.time() - (time.monotonic() - since)
@@ -236,10 +229,8 @@ def _rounds(results: Path) -> list[dict[str, Any]]:
 def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     """`tacit deploy up`: checks the federation, runs it on this machine, and prints rounds and summary.
 
-    A run that has done all its rounds is not started again by `resume`: its summary is printed. After Ctrl-C or SIGTERM nothing
-    is left running, and the exit code says which it was.
-
-    Raises: BadInput for what is wrong before it starts, TacitError for a run that fails, typer.Exit where it is stopped.
+    A run that has done all its rounds is not started again by `resume`: its summary is printed. Raises: BadInput for what is wrong
+    before it starts, TacitError for a run that fails, typer.Exit, with its code, where it is stopped.
     """
     if resume and force:
         raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")

@@ -37,10 +37,8 @@ def run_site(folder: Path) -> None:
     """Joins the server that `site.toml` names, and answers until SIGTERM or Ctrl-C, or until the server does not let it in.
 
     Guarantee: it answers by the code that is installed here; modules beside the folder it was started in are not imported. Its
-    files are for their owner only, one process answers for a folder, and nothing that a message holds ends it.
-
-    Raises: BadInput for files that are missing or cannot be read, and while another process answers for the folder; TacitError
-    where the server has not let it in for `FORGET_SECONDS`, or its certificate is not accepted.
+    files are for their owner only, one process answers for a folder, and nothing that a message holds ends it. Raises: BadInput for
+    files that cannot be used; TacitError where the server has not let it in for `FORGET_SECONDS`, or has another certificate.
     """
     plugin.only_installed()
     folder = folder.resolve()

@@ -34,12 +34,10 @@ NO_FOLDER = f"This node has no {FOLDER} in its node config, so it has no limits 
 
 
 def client_app() -> ClientApp:
-    """A ClientApp that answers for the site whose folder the node config names (`tacit-site`).
+    """A ClientApp that answers for the site whose folder the node config names (`tacit-site`), and refuses where it names none.
 
-    Guarantee: whatever message comes, the reply is the site's answer or a refusal; a node without a folder has no limits and no
-    ledger, and refuses everything. Messages of Flower's own strategies are answered too (`respond_plain`).
-
-    Assumes: started by Flower's own SuperNode, the site trusts whoever sent the app; see above.
+    Guarantee: whatever message comes, the reply is the site's answer or a refusal. Messages of Flower's own strategies are answered
+    too. Assumes: started by Flower's own SuperNode, the site trusts whoever sent the app; see above.
     """
 
     def handle(message: Message, context: Context) -> Message:
@@ -97,10 +95,8 @@ def is_plain(message: Message) -> bool:
 def respond_plain(site: Site, message: Message, context: Context) -> Message:
     """One round for a Flower strategy: the new arrays and `num-examples`, or a refusal.
 
-    Guarantee: the round is held against the site's own experiment, paid for in its ledger and noised like any other before
-    anything leaves; what leaves are the server's arrays plus the noised update. The rounds of Flower's run share one agreement.
-
-    Assumes: the strategy sends what trains of the model, in the model's own order, as 32-bit floats, and counts rounds from 1.
+    Guarantee: the round is held against the site's own experiment, paid for and noised like any other; what leaves are the server's
+    arrays plus the noised update. Assumes: the strategy sends what trains of the model, in its order, and counts rounds from 1.
     """
     try:
         tensors, round = _read(message)
@@ -147,12 +143,9 @@ CallNext = Callable[[Message, Context], Message]
 def tacit_mod(message: Message, context: Context, call_next: CallNext) -> Message:
     """Answers Tacit's questions for the app behind it; only `train` reaches the app, as plain arrays.
 
-    Guarantee: what the app returns leaves the site only after the algorithm has bounded it and the site's ledger was charged;
-    where the app fails, or returns other shapes, a zero update takes its place, so a failure tells the server nothing of the
-    rows.
-
-    Assumes: the promise is one that is made after training, on whole updates: one that is made in Tacit's own training (DP-SGD)
-    is refused. How many examples the app has is what `site.toml` declares, not what the app says.
+    Guarantee: what the app returns is bounded and paid for before it leaves; where the app fails, a zero update takes its place, so
+    that a failure tells nothing of the rows. A promise that is made in Tacit's own training (DP-SGD) is refused. How many examples
+    the app has is what `site.toml` declares.
     """
     folder = context.node_config.get(FOLDER)
     if folder is None:

@@ -39,10 +39,9 @@ def answer(
 ) -> None:
     """Answers one message after the other until `stopped()`; between two looks it calls `idle`.
 
-    Guarantee: no message ends it, whatever it holds. Each content is fetched by a thread of its own, at most `MOST_FETCHES` at
-    once, so that what a killed server announced and never sends keeps the site from nothing. One answer is computed at a time.
-
-    Raises: NotLetIn where the server does not know the node any more; httpx.HTTPError for an error that will not pass.
+    Guarantee: no message ends it. Each content is fetched by a thread of its own, at most `MOST_FETCHES` at once, so that what a
+    killed server announced and never sends keeps the site from nothing. Raises: NotLetIn where the server does not know the node;
+    httpx.HTTPError for an error that will not pass.
     """
     heart, ready = _Heart(node), SimpleQueue[Task]()
     heart.start()

@@ -123,12 +123,9 @@ def gather(
 ) -> Heard:
     """Asks every node its own question and waits until all have answered, or `enough` of them, or the time is over.
 
-    Who is silent is asked again, which costs a site nothing, as it gives one answer to one question: at once when its node
-    was gone and is back, else after `again` seconds, and then after twice as long every time.
-
-    Guarantee: it returns soon after `seconds` at the latest, and has looked for answers at least once. What is no answer, has more
-    than `most` bytes, or is not accepted (`accept` raises TacitError), is a refusal; what cannot be asked or had of one node
-    keeps nobody from the others. `tell` is shown what has come after every look that leaves somebody to wait for.
+    Who is silent is asked again, which costs a site nothing: at once when its node was gone and is back, else after `again`
+    seconds, and then after twice as long every time. Guarantee: what is no answer, has more than `most` bytes, or is not
+    accepted (`accept` raises TacitError) is a refusal; what cannot be had of one node keeps nobody from the others.
     """
     heard, incoming, ends = Heard(seconds), Incoming(grid, most), time.monotonic() + seconds
     turns = Turns(grid, again or ASK_SECONDS)
@@ -209,12 +206,10 @@ class _Announced:
 
 @dataclass
 class Incoming:
-    """The answers to one gathering's questions, each of at most `most` bytes.
+    """The answers to one gathering's questions, each of at most `most` bytes; nobody is waited for.
 
-    Guarantee: nobody is waited for: an answer that has not arrived whole is looked for again the next time. What was taken in or
-    refused is deleted at the SuperLink.
-
-    Assumes: the SuperLink is the server's own. Over another grid than Flower's HTTP grid nothing is limited.
+    What was taken in or refused is deleted at the SuperLink, which is the server's own. Over another grid than Flower's HTTP grid
+    nothing is limited.
     """
 
     grid: Grid

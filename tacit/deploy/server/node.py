@@ -77,11 +77,10 @@ _calling = threading.local()  # whose message a thread fetches a part of: httpx 
 
 
 def guard(line: httpx.Client) -> None:
-    """Has a line go to its server and nowhere else, and refuses answers that are larger than they look.
+    """Has a line go to its server and nowhere else: a redirection would carry an answer into the site's own network.
 
-    Followed, a redirection would carry an answer to any address within the site's own network. An answer that is compressed, that
-    does not say exactly one length, or a longer one than its call can need, raises httpx.RemoteProtocolError before its body is
-    read; one that a message has no room for raises ValueError.
+    An answer that is compressed, that does not say exactly one length, or a longer one than its call can need, raises
+    httpx.RemoteProtocolError before its body is read; one that a message has no room for raises ValueError.
     """
     line.follow_redirects = False
     line.event_hooks = {"response": [_refuse_long]}
@@ -197,12 +196,10 @@ def named(kind: str, group: str) -> str:
 
 
 class FleetNode:
-    """A node's key and its line to the server.
+    """A node's key and its line to the server. Raises: OSError for files that are missing; BadInput for a key of another kind.
 
     Guarantee: the server is held to the authority's certificate in the site's folder (`ca.crt`), every request is signed with the
-    site's key, no redirection is followed, and answers are within limits. Making one asks nothing yet.
-
-    Raises: OSError where `node.key` or `ca.crt` cannot be read; BadInput for a key that is no elliptic curve's.
+    site's key, no redirection is followed, and answers are within limits.
     """
 
     def __init__(self, folder: Path, *, server: str):
@@ -260,11 +257,10 @@ class FleetNode:
         return understood(lambda: (reply.messages_list[0].metadata.run_id, reply.message_object_trees[0]))
 
     def fetch(self, run: int, tree: ObjectTree) -> Task:
-        """A message's content, which the server is told was received.
+        """A message's content, which the server is told was received. Raises: ValueError for one that is too large, and as flwr.
 
         Guarantee: at most `MOST_OBJECTS` parts are asked for; all messages together hold at most `UNMET_BYTES` before there is an
-        agreement, and after it twice what the longest question of an agreed run needs, or the site's own `most_bytes` where that
-        is less. Raises: ValueError for a larger one, BadInput for a damaged budget file, or what flwr raises.
+        agreement, and after it twice what the longest question of an agreed run needs, or the site's own `most_bytes` if less.
         """
         if sum(1 for _ in iterate_object_tree(tree)) > MOST_OBJECTS:
             raise ValueError(f"it has more than {MOST_OBJECTS} parts")

@@ -51,8 +51,7 @@ class AtSites:
     """Asks sites a query, as `ask` asks clients: called with parts, ledger, folder and query, it returns what came back.
 
     Guarantee: the server's own ledger is charged, and the question is on disk, before anybody is asked; a restarted server asks
-    the very same one, and sites answer it from their own disks. What no honest site could have sent is not taken. Who has no
-    answer is in `missing`, with the reason; `spent` has what the sites' own ledgers say, which nobody checks.
+    the very same one. Who has no answer is in `missing`, with the reason; `spent` is what sites say, which nobody checks.
     """
 
     grid: Grid
@@ -135,12 +134,10 @@ def noise_std(parts: Parts, query: Query, index: int) -> float:
 
 
 def counts_of(raw: bytes, parts: Parts, query: Query, index: int) -> np.ndarray:
-    """The noised counts of a site's answer.
+    """The noised counts of a site's answer. Raises: BadInput, in words that quote no more than names and shapes.
 
     Guarantee: as many whole numbers as the query has cells, in the site's own name, none of them larger than ten times the rows
     that a site of its size is expected to count, and a thousand, and any noise. What passes may still be a lie.
-
-    Raises: BadInput for anything else, in words that quote no more than names and shapes.
     """
     message, client = unpack(raw), parts.population[index]
     if message.sender != client.id:
@@ -194,9 +191,7 @@ def known(folder: Folder) -> Known | None:
 def learn(parts: Parts, ledger: Ledger | None, folder: Folder, query: Ranges, asking: AtSites, *, least: int) -> Known:
     """Asks the sites, and puts what their answers say into the run's folder before anybody is told.
 
-    Guarantee: a restarted server tells the very same. From the same counts the ranges are those of a simulation.
-
-    Raises: as `AtSites`; TacitError, by name and reason, where fewer than `least` have answered.
+    From the same counts the ranges are those of a simulation. Raises: as `AtSites`; TacitError where fewer than `least` answered.
     """
     answers = asking(parts, ledger, folder, query)
     if len(answers.counts) < least:

@@ -81,14 +81,11 @@ def muster(
 ) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
     """Greets every node until the expected sites are here. Returns their nodes and what they declared, by name.
 
-    `tell` is told who is still missing whenever somebody has spoken.
-
     Guarantee: every site is one of `call.sites`, has one node, runs this version of Tacit, and calls itself what its key was
-    registered as, where it was given a name; what it declared is well-formed (`declaration`), not necessarily true, and its
-    epsilon at most what the experiment names for it. A run that is resumed goes on with `train.min_clients` of them.
+    registered as; what it declared is well-formed, not necessarily true, and its epsilon at most what the experiment names for it.
 
-    Raises: TacitError naming who is missing and why others refused, after `call.join_seconds`, or as soon as all have spoken;
-    and at once for a node with a stranger's or another's name, or another version.
+    Raises: TacitError naming who is missing and why others refused, where they are more than a resumed run can spare; and at once
+    for a node with a stranger's or another's name, or another version. `tell` is told who is still missing.
     """
 
     def refuse_more(declared: dict[str, Any]) -> None:  # what a site declares is what it weighs
@@ -216,9 +213,8 @@ class Door:
     def agree(self, nodes: dict[int, int]) -> None:
         """Has every site compute its own noise and price and compare them with the server's.
 
-        Guarantee: on return each of them has agreed, on its own disk, to the same run, experiment and roster.
-
-        Raises: TacitError naming the first that does not agree, with its reason, or that does not answer in `seconds`.
+        Guarantee: on return each has agreed, on its own disk, to the same run, experiment and roster. Raises: TacitError naming
+        the first that does not, with its reason.
         """
         heard = self._asked_to_agree(nodes, seconds=self.seconds, again=AGAIN_SECONDS)
         for index, node in nodes.items():
@@ -242,9 +238,8 @@ class Door:
     def newcomers(self, nodes: dict[int, int]) -> dict[int, int]:
         """Greets who is here and not in `nodes`, agrees with those whose own node is gone, and returns them by client.
 
-        Guarantee: only a site of the roster is let in, only while its own node is not connected, only with this version of
-        Tacit, and under no other name than its key was registered with. Nobody stops the run here: who does not fit, or does
-        not answer in `GREET_SECONDS`, stays out and is not greeted again for `TURNED_AWAY_SECONDS`.
+        Guarantee: only a site of the roster is let in, only while its own node is not connected, only with this version of Tacit,
+        and under the name of its key. Who does not fit stays out, stops nobody, and is not greeted again for `TURNED_AWAY_SECONDS`.
         """
         here = set(self.grid.get_node_ids())
         missing = {name: index for index, name in enumerate(self.names) if nodes.get(index) not in here}

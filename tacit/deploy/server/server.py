@@ -83,11 +83,10 @@ def answer_bytes(parts: Parts) -> int:
 
 
 def oddity(parts: Parts, received: Message, index: int, raw: bytes, round: int = 0) -> str:
-    """What no honest site would have sent in an answer to `received`, in words; empty where all is in order.
+    """What no honest site would have sent in an answer to `received`, in words; empty where all is in order. Raises nothing.
 
-    Guarantee: nothing is raised, whatever the bytes are. What passes has the sender, the tensors' names, shapes and types, and the
-    facts (numbers to a relative 1e-6) of an honest answer; its numbers are finite, and no larger than clip and noise allow. Where
-    the algorithm judges every message itself, nothing is odd here.
+    What passes has the sender, the tensors' names, shapes and types, and the facts (to a relative 1e-6) of an honest answer; its
+    numbers are finite, and no larger than clip and noise allow. Where the algorithm judges every message itself, nothing is odd.
     """
     client = parts.population[index]
     like = honest(parts, client, received, round)
@@ -219,12 +218,10 @@ def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | No
 
     Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers. The
     loop is the simulator's: from one seed and the same rows it reaches the same model. A run whose sites cannot pay any more
-    ends as planned, with the model it has reached. status.json says how far it has come, and after a failure why.
-
-    Assumes: the grid's nodes are the sites of `call.sites`, each proved by its key; what they send is not believed beyond that.
+    ends as planned. Assumes: the grid's nodes are proved by their keys; what they send is not believed beyond that.
 
     Raises: BadInput for an experiment that cannot be deployed, RunExists for a folder that is taken, TacitError naming the
-    sites that stopped it and why. A run that stopped can be resumed; what was charged stays spent.
+    sites that stopped it and why; such a run can be resumed, and what was charged stays spent.
     """
     refuse_undeployable(experiment)
     refuse_unpinned(experiment)

@@ -104,14 +104,13 @@ class Status:
 
 @dataclass
 class OverGrid(Trainer):
-    """A trainer whose clients are sites: called with a broadcast, a round and a cohort, it yields their messages.
+    """A trainer whose clients are sites: called with a broadcast, a round and a cohort, it yields their messages in that order.
 
-    Guarantee: the question is on disk before anybody is asked. Messages come in the cohort's order, each in the name of the site
-    whose node sent it; one that no honest site could have sent (`odd`) counts as a refusal. `spent` holds the epsilon that each
-    site's own ledger reported last, which nobody checks.
+    Guarantee: the question is on disk before anybody is asked. A message is in the name of the site whose node sent it; one that no
+    honest site could have sent (`odd`) counts as a refusal. `spent` is what sites say of their ledgers, which nobody checks.
 
-    Raises: BudgetExhausted where a round fails because the absent cannot pay, and TacitError, by name and reason, where fewer
-    than `min_clients` of a cohort answer in `seconds` for other reasons.
+    Raises: BudgetExhausted where a round fails because the absent cannot pay, and TacitError, by name and reason, where fewer than
+    `min_clients` of a cohort answer for other reasons.
     """
 
     grid: Grid

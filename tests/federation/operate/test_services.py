@@ -11,8 +11,7 @@ import typer.main
 
 import tacit
 from tacit.cli.app import app
-from tacit.deploy.operate.init import init
-from tacit.deploy.operate.texts import PROGRAM, SERVICES, STATE, VOLUME
+from tacit.deploy.operate.init import PROGRAM, SERVICES, STATE, VOLUME, init
 
 KNOWN = {"ARG", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "RUN", "USER", "VOLUME", "WORKDIR"}
 
