@@ -126,11 +126,10 @@ class Combining:
 
     @property
     def share(self) -> float:
-        """What the updates of this round were divided by."""
         return self.server.schedule(self.round)
 
     def add(self, message: Message) -> None:
-        """Gives the message to the rule. Raises: PartFailed, which ends the run."""
+        """Raises: PartFailed, which ends the run."""
         if self.server.control:
             own = self.server.control.own(self.state.control, message, round=self.round, share=self.share)
             self.controls.update(own)
@@ -169,9 +168,7 @@ class Served:
 class ForRound(Protocol):
     """Local training that goes by the round: its learning rate, and SCAFFOLD's correction."""
 
-    def for_round(self, round: int, correction: torch.Tensor | None = None) -> Any:
-        """The training of one round."""
-        ...
+    def for_round(self, round: int, correction: torch.Tensor | None = None) -> Any: ...
 
 
 def in_round(received: Message, round: int) -> Message:

@@ -36,7 +36,6 @@ class MeanRegularised:
         return replace(message, tensors=message.tensors | {CORRECTION: away}, facts=facts)
 
     def start(self, w_bar: torch.Tensor, away: torch.Tensor) -> torch.Tensor:
-        """w_k, with which the client's round begins."""
         return w_bar + away
 
     def correction(self, away: torch.Tensor) -> torch.Tensor:

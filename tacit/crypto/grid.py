@@ -184,7 +184,6 @@ class Lanes:
 
     @property
     def per_number(self) -> int:
-        """How many lanes one number has."""
         return self.plaintext_bits // self.width
 
     @property

@@ -269,7 +269,6 @@ class Together:
 
 
 def total_bytes(messages: Sequence[bytes]) -> int:
-    """The length of all messages."""
     return sum(len(raw) for raw in messages)
 
 

@@ -212,7 +212,6 @@ class PublicKey:
 
     @cached_property
     def n_squared(self) -> mpz:
-        """The modulus of ciphertexts."""
         return self.n * self.n
 
     @cached_property

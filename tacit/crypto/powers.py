@@ -96,7 +96,6 @@ def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
 
 
 def _cost(bases: int, bits: int, width: int) -> int:
-    """Multiplications of `by_buckets`, about."""
     return -(-bits // width) * (bases + 2 ** (width + 1))
 
 

@@ -71,7 +71,6 @@ class SplitBase:
         self.inverse = gmpy2.invert(p_squared, q_squared)
 
     def power(self, exponent: int | mpz) -> mpz:
-        """As `FixedBase.power`."""
         a, b = (half.power(exponent) for half in self.halves)
         p_squared, q_squared = (half.modulus for half in self.halves)
         return a + p_squared * ((b - a) * self.inverse % q_squared)

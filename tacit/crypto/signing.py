@@ -33,7 +33,6 @@ class Signer:
 
     @property
     def public(self) -> Ed25519PublicKey:
-        """The public half: what goes into the others' folder of members."""
         return self.key.public_key()
 
 

@@ -57,7 +57,6 @@ class Verification:
 
     @property
     def of(self) -> int:
-        """How many shares there are."""
         return len(self.keys)
 
     @property

@@ -72,7 +72,6 @@ class NotPrivate:
 
     @property
     def loss_sum(self) -> float:
-        """The loss, summed over the examples that have one."""
         return float(self.losses.nan_to_num(0.0, 0.0, 0.0).sum())
 
 
@@ -121,7 +120,6 @@ class Clipper:
     def __call__(
         self, x: torch.Tensor, y: torch.Tensor, *, again: Callable[[], torch.Tensor] | None = None
     ) -> tuple[Bounded, NotPrivate]:
-        """The clipped sum over a batch, and what must not be released about it."""
         if len(x) != len(y):
             raise BadInput(f"Expected as many labels as examples, got {len(y)} for {len(x)}.")
         with full_precision(x.device):

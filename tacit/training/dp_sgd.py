@@ -82,7 +82,6 @@ class DpSgd:
     descent: Descent = PLAIN
 
     def for_round(self, round: int, correction: torch.Tensor | None = None) -> "DpSgd":
-        """The training of one round."""
         return replace(self, descent=self.descent.for_round(round, correction))
 
     def __call__(
@@ -123,7 +122,6 @@ class NoisedUpdate:
     sgd: Local
 
     def for_round(self, round: int, correction: torch.Tensor | None = None) -> "NoisedUpdate":
-        """The training of one round; somebody else's knows of no rounds."""
         return NoisedUpdate(self.sgd.for_round(round, correction)) if isinstance(self.sgd, LocalSgd) else self
 
     def __call__(

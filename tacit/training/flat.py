@@ -46,7 +46,6 @@ def blocks(model: nn.Module) -> tuple[Block, ...]:
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that train, by name."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
@@ -102,7 +101,6 @@ def _is_flat(parameters: list[nn.Parameter], layout: tuple[Block, ...]) -> bool:
 
 
 def frozen(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that do not train, by name."""
     return [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
 
 

@@ -86,12 +86,10 @@ def _unpool(d, where, out, total, H: tl.constexpr, W: tl.constexpr, KH: tl.const
 
 
 def step(part: torch.Tensor, along: torch.Tensor, rate: torch.Tensor) -> None:
-    """part -= rate * along."""
     _step[(triton.cdiv(part.numel(), BLOCK),)](part, along, rate, part.numel(), BLOCK=BLOCK)  # pyright: ignore
 
 
 def add_bias(out: torch.Tensor, bias: torch.Tensor) -> None:
-    """Adds each client's own (client, channel) to its rows (row, channel, ...)."""
     size, channels = out[0].numel(), out.shape[1]
     grid = (len(out), triton.cdiv(size, BLOCK))  # rows first: the second direction of a grid ends at 65,535
     shape = {"C": channels, "P": size // channels, "BLOCK": BLOCK}
@@ -109,7 +107,6 @@ def sum_bias(d: torch.Tensor, clients: int) -> torch.Tensor:
 
 
 def pool(x: torch.Tensor, size: Pair, stride: Pair) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest of every window, and which it was."""
     sizes = _sizes(x.shape, size, stride)
     out = x.new_empty(*x.shape[:2], sizes["OH"], sizes["OW"])
     where = torch.empty(out.shape, dtype=torch.uint8, device=x.device)
@@ -119,7 +116,6 @@ def pool(x: torch.Tensor, size: Pair, stride: Pair) -> tuple[torch.Tensor, torch
 
 
 def unpool(d: torch.Tensor, where: torch.Tensor, size: Pair, stride: Pair, shape: torch.Size) -> torch.Tensor:
-    """Every gradient where its largest was; a pixel that is the largest of several windows has their sum."""
     out = d.new_empty(shape)
     how = {**_sizes(shape, size, stride), "LONG": out.numel() >= LONG, "BLOCK": BLOCK}
     _unpool[(triton.cdiv(out.numel(), BLOCK),)](d.contiguous(), where, out, out.numel(), **how)  # pyright: ignore
@@ -171,7 +167,6 @@ def _unwindowed(found, out, total, C: tl.constexpr, H: tl.constexpr, W: tl.const
 
 
 def windows(layer: nn.Conv2d, x: torch.Tensor, padding: tuple[int, int]) -> torch.Tensor:
-    """The windows (row, group, channel and kernel, place) of images, with zeros around them."""
     sizes = _window_sizes(layer, x.shape, padding)
     out = x.new_empty(
         len(x), layer.groups, x.shape[1] // layer.groups * sizes["KH"] * sizes["KW"], sizes["OH"] * sizes["OW"]
@@ -182,7 +177,6 @@ def windows(layer: nn.Conv2d, x: torch.Tensor, padding: tuple[int, int]) -> torc
 
 
 def unwindowed(layer: nn.Conv2d, found: torch.Tensor, shape: torch.Size, padding: tuple[int, int]) -> torch.Tensor:
-    """Adds windows up where they came from."""
     out = found.new_empty(shape)
     how = {"LONG": max(out.numel(), found.numel()) >= LONG, "BLOCK": BLOCK}
     grid, sizes = (triton.cdiv(out.numel(), BLOCK),), _window_sizes(layer, shape, padding)
@@ -228,7 +222,6 @@ def _add(rows, stds, keys, stride, count, step, BLOCK: tl.constexpr):  # pyright
 
 
 def add_normals(rows: torch.Tensor, stds: torch.Tensor, keys: torch.Tensor, step: int) -> None:
-    """rows[k] += stds[k] N(0, I), drawn under keys[k] for one step."""
     clients, count = rows.shape
     grid = (triton.cdiv((count + 1) // 2, BLOCK), clients)
     _add[grid](rows, stds, keys.contiguous(), rows.stride(0), count, step, BLOCK=BLOCK)  # pyright: ignore

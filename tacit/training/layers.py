@@ -193,7 +193,6 @@ def sum_type(device: torch.device, examples: int) -> torch.dtype:
 
 
 def wide(rows: torch.Tensor) -> torch.Tensor:
-    """In double precision, where the device has it."""
     return rows if rows.device.type == "mps" else rows.double()
 
 

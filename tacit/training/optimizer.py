@@ -93,11 +93,9 @@ class Descent:
 
     @property
     def plain(self) -> bool:
-        """Whether a step moves by its own gradient and nothing else."""
         return not (self.momentum or self.weight_decay or self.proximal)
 
     def for_round(self, round: int, correction: torch.Tensor | None = None) -> "Descent":
-        """The descent of one round."""
         return replace(self, share=self.schedule(round), correction=correction)
 
     def begin(self, theta_0: torch.Tensor) -> "Motion":

@@ -100,7 +100,6 @@ class Tape:
         self.edges: list[GradientEdge] = []
 
     def run(self, forward: Forward, x: torch.Tensor) -> torch.Tensor:
-        """The model's output."""
         logits = forward(x, self)
         if any(a._version != version for a, version in zip(self.inputs, self.versions, strict=True)):
             raise Unsupported("an operation overwrites in place what a layer has read")
@@ -226,7 +225,6 @@ def unsupported(model: nn.Module) -> str:
 
 
 def trains(module: nn.Module) -> bool:
-    """Whether it holds a trainable parameter itself."""
     return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
 
 

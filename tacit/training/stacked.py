@@ -62,7 +62,6 @@ class Stackable(ABC):
         """
 
     def rows(self, start: torch.Tensor, clients: int) -> torch.Tensor:
-        """So many rows that all begin at `start`."""
         size = self.blocks[-1].stop
         return start.new_zeros(clients, -(-size // ALIGNED) * ALIGNED)[:, :size].copy_(start)
 

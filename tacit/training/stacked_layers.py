@@ -78,7 +78,7 @@ def _rounded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _margin(layer: Conv) -> tuple[int, ...] | None:
-    """How many zeros stand before and behind rows, in every direction; None where they are no zeros, or not as many."""
+    # zeros before and behind rows, in every direction; None where they are no zeros, or not as many
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
         return None if layer.padding != "valid" else tuple(0 for _ in layer.kernel_size)
     return tuple(int(width) for width in layer.padding)
@@ -121,7 +121,6 @@ class Convolved(torch.autograd.Function):
 
 
 def places(layer: Conv, shape: torch.Size, margin: tuple[int, ...]) -> list[int]:
-    """How many places a kernel has in each direction of rows of a shape."""
     settings = zip(shape[2:], margin, layer.kernel_size, layer.stride, layer.dilation, strict=True)
     return [(size + 2 * zeros - r * (k - 1) - 1) // s + 1 for size, zeros, k, s, r in settings]
 

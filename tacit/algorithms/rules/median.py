@@ -33,5 +33,4 @@ class median(Rule):
 
 
 def median_of(rows: torch.Tensor) -> torch.Tensor:
-    """The median of every column."""
     return middle(rows, (len(rows) - 1) // 2)

@@ -108,7 +108,6 @@ class pfa(Rule):
         return float(facts[self.weights])
 
     def parts(self, memory: Memory, vector: torch.Tensor) -> list[torch.Tensor]:
-        """The blocks of a vector, as views: every parameter, or the whole model."""
         return [vector[start:stop] for start, stop in pairwise(self.offsets(memory))]
 
     def offsets(self, memory: Memory) -> list[int]:
@@ -162,7 +161,6 @@ class Divided:
         return total.div_(weights)
 
     def info(self, rank: int) -> dict[str, int]:
-        """What the reader is shown: how many clients were public, and how many directions were used."""
         return {"public": len(self.rows), "rank": rank}
 
 

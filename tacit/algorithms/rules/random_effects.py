@@ -104,7 +104,6 @@ def nearest(noise: torch.Tensor, tau2: float, examples: torch.Tensor) -> torch.T
 
 
 def gram(rows: torch.Tensor) -> torch.Tensor:
-    """Inner products of all pairs of rows, in double precision."""
     rows = rows.double()
     return rows @ rows.T
 
@@ -188,7 +187,6 @@ class Residuals:
         return cls(whole, torch.zeros(0, width, dtype=dtype), number, number, whole)
 
     def memory(self) -> dict[str, torch.Tensor]:
-        """As a rule remembers it."""
         return {f"residuals.{name}": getattr(self, name) for name in FIELDS}
 
     @property
@@ -235,5 +233,4 @@ def _grown(part: torch.Tensor, by: int, new: list[int]) -> torch.Tensor:
 
 
 def hashed(name: str) -> int:
-    """A client's name as a number."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
