@@ -241,7 +241,7 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
             f"{folder} says that its model's weights lie in {wire.shown(experiment.model.options()['path'])}: if you want that"
             " opened, say trust=True (in Python) or --trust."
         )
-    shapes = _shapes(folder / MODEL)
+    shapes, said = _head(folder / MODEL)
     answers = 1 if experiment.task.kind == "binary" else encoder.outputs or len(encoder.classes)
     facts = {"input_shape": encoder.shape, "classes": answers}
     size = models.size(name, **facts, options=experiment.model.options())
@@ -253,7 +253,6 @@ def load(run: Path | str, *, trust: bool = False) -> Predictor:
     layout = blocks(model)
     if {block.name: block.shape for block in layout} != shapes:
         raise BadInput(f"{folder / MODEL} is not the model that {folder} describes: its parameters have other shapes.")
-    said = _frozen(folder / MODEL)
     if said != frozen_mark(model) and (said is not None or frozen(model)):
         raise BadInput(
             f"{folder / MODEL} was trained on another frozen part than the model has now: build it from the file or the seed that"
@@ -293,20 +292,16 @@ def _encoder(folder: Path) -> Encoder:
         raise BadInput(f"{path} cannot be used: {error}") from None
 
 
-def _shapes(path: Path) -> dict[str, torch.Size]:
+def _head(path: Path) -> tuple[dict[str, torch.Size], str | None]:
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
             if any(part.get_dtype() != "F32" for part in slices.values()):
                 raise BadInput(f"{path} holds parameters that are not 32-bit numbers.")
-            return {name: torch.Size(part.get_shape()) for name, part in slices.items()}
+            shapes = {name: torch.Size(part.get_shape()) for name, part in slices.items()}
+            return shapes, (file.metadata() or {}).get(FROZEN)
     except (SafetensorError, OSError) as error:
         raise BadInput(f"{path} cannot be read as a model ({str(error)[: wire.SHOWN]}).") from None
-
-
-def _frozen(path: Path) -> str | None:
-    with safe_open(path, framework="pt") as file:
-        return (file.metadata() or {}).get(FROZEN)
 
 
 def _run(folder: Path) -> str | None:

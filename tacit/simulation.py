@@ -50,7 +50,6 @@ from tacit.report.writers import load_writers, open_writers
 from tacit.training.independence import Unsupported
 from tacit.training.per_example import synthetic
 from tacit.training.stacked_steps import warm
-from tacit.types import State
 
 # Whether a stack of clients is faster here than each by itself: some clients of a round, trained in both ways, by the
 # clock.
@@ -148,9 +147,13 @@ def decided(parts: Parts) -> Parts:
     """As many clients at once as memory lets in, on an accelerator, where the experiment says so or where that is faster here.
     Raises: BadInput with the reason where the experiment says so and they cannot be stacked."""
     run = parts.experiment.run
-    if not _wanted(parts):
+    wanted = parts.theta.is_cuda or run.randomness == "os" if run.at_once is None else run.at_once
+    if not wanted or parts.experiment.audit.placement == "record":
         return parts
-    at_once = replace(parts, together=max(1, min(_largest(parts), _fitting(parts))))
+    free = torch.cuda.mem_get_info(parts.theta.device)[0] if parts.theta.is_cuda else ON_CPU
+    fitting = int(SHARE * free) // (ROWS_A_CLIENT * 4 * max(1, parts.theta.numel()))
+    margin = CHANCE * parts.cohort**0.5 if parts.plan.sampler.charges_all else 0.0
+    at_once = replace(parts, together=max(1, min(len(parts.population), parts.cohort + int(margin), fitting)))
     try:
         if run.at_once is True or parts.theta.is_cuda:
             trainers.stacked(at_once)
@@ -167,25 +170,8 @@ def decided(parts: Parts) -> Parts:
     return _noted(parts, f"clients are trained each by itself: at once {longer}")
 
 
-def _wanted(parts: Parts) -> bool:
-    run, audit = parts.experiment.run, parts.experiment.audit
-    if audit.placement == "record":
-        return False
-    return bool(parts.theta.is_cuda or run.randomness == "os" if run.at_once is None else run.at_once)
-
-
 def _noted(parts: Parts, words: str) -> Parts:
     return replace(parts, dataset=parts.dataset.noting(words))
-
-
-def _largest(parts: Parts) -> int:
-    margin = CHANCE * parts.cohort**0.5 if parts.plan.sampler.charges_all else 0.0
-    return min(len(parts.population), parts.cohort + int(margin))
-
-
-def _fitting(parts: Parts) -> int:
-    free = torch.cuda.mem_get_info(parts.theta.device)[0] if parts.theta.is_cuda else ON_CPU
-    return int(SHARE * free) // (ROWS_A_CLIENT * 4 * max(1, parts.theta.numel()))
 
 
 # What `tacit.run` is passed from Python, in the place of what an experiment names: data, a model, a rule.
@@ -343,7 +329,10 @@ def run(
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(shown))
         note_unpaid(unpaid, parts, state.result)
         at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
-        said = {"at_clients": at_clients, "personal": _own_models(parts, folder, state)}
+        own, short = everybody.measured(parts, state.result, kept=state.control.get("own")) or (None, None)
+        if own is not None:
+            folder.write(everybody.NAME, json.dumps(own, indent=1).encode())
+        said = {"at_clients": at_clients, "personal": short}
         history = finish(parts, ledger, folder, state.result, stopped, **said, notes=book.notes.values())
         book.finish(history.summary)
     if page:
@@ -382,14 +371,6 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
     refuse_spent(parts)
     if query_of(experiment, parts.dataset, parts.plan, parts.population) is None:  # else rows are not scaled yet
         evaluate(replace(parts), parts.params)  # a copy: what it moved to the device is let go with it
-
-
-def _own_models(parts: Parts, folder: Folder, state: State) -> dict[str, Any] | None:
-    found = everybody.measured(parts, state.result, kept=state.control.get("own"))
-    if found is None:
-        return None
-    folder.write(everybody.NAME, json.dumps(found[0], indent=1).encode())
-    return found[1]
 
 
 @contextmanager

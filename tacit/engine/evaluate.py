@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -178,7 +179,8 @@ def filled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def scalars(record: dict[str, Any], *, unit: str | None) -> dict[str, Any]:
     """The numbers and texts of a record."""
-    return {_with_unit(key, unit): value for key, value in record.items() if not isinstance(value, list | dict)}
+    kept = {key: value for key, value in record.items() if not isinstance(value, list | dict)}
+    return {re.sub("^epsilon_", f"epsilon_per_{unit}_", key) if unit else key: value for key, value in kept.items()}
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:
@@ -219,7 +221,3 @@ def _label_counts(parts: Parts, together: int) -> list[list[int]]:
     columns = -(-len(population) // together)
     counts = np.bincount((owner // together) * classes + population.y.cpu().numpy(), minlength=columns * classes)
     return counts.reshape(columns, classes).tolist()
-
-
-def _with_unit(key: str, unit: str | None) -> str:
-    return f"epsilon_per_{unit}_{key.removeprefix('epsilon_')}" if unit and key.startswith("epsilon_") else key

@@ -215,6 +215,10 @@ def finish(
     if ledger is not None:
         guarantee = spent_by(parts.promise, ledger, parts.population)
         guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, parts.population))
+    multipliers = parts.plan.noise_multipliers
+    if multipliers is not None:
+        z = torch.as_tensor(multipliers, dtype=torch.float64)
+        multipliers = {"min": float(z.min()), "median": float(z.quantile(0.5)), "max": float(z.max())}
     summary = {
         "name": experiment.name,
         f"test_{name}": measured[name]["value"] if measured else None,
@@ -232,7 +236,7 @@ def finish(
         "seconds": sum(record["seconds"] for record in rounds),
         "uplink_bytes": sum(record["uplink_bytes"] for record in rounds),
         "downlink_bytes": sum(record["downlink_bytes"] for record in rounds),
-        "noise_multiplier": None if parts.plan.noise_multipliers is None else _range(parts.plan.noise_multipliers),
+        "noise_multiplier": multipliers,
         "out_of_budget": rounds[-1]["out_of_budget"] if rounds else None,
         "guarantee": guarantee.record() if guarantee else None,
         "other_runs": guarantee.others.runs if guarantee and guarantee.others else 0,
@@ -268,8 +272,3 @@ def attacked(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
         **backdoor(parts, params),
         "badge": BADGE,
     }
-
-
-def _range(values: Any) -> dict[str, float]:
-    tensor = torch.as_tensor(values, dtype=torch.float64)
-    return {"min": float(tensor.min()), "median": float(tensor.quantile(0.5)), "max": float(tensor.max())}

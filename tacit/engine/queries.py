@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from dataclasses import replace as with_mark
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,28 +37,66 @@ from tacit.types import Client
 NAME = "queries.json"
 
 
-class Query(Protocol):
-    """Something that is counted over a client's records. Its repr names all that counts are a function of but the rows.
-    Guarantee asked: one record, coming or going, changes `count` by a vector of squared length at most `l2_squared`."""
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The query: what the judgement counts of a model's answers to a client's held-out rows."""
 
-    @property
-    def name(self) -> str:
-        """Under which it is charged and kept."""
-        ...
+    judged: Judgement
+    parts: Parts
+    params: torch.Tensor = field(repr=False)
+    name: str = EVALUATION
 
     @property
     def cells(self) -> int:
-        """How many counts there are."""
-        ...
+        """How many counts a client answers with."""
+        return self.judged.cells
 
     @property
     def l2_squared(self) -> int:
-        """What one record changes at most, squared."""
-        ...
+        """How far one record can move them, squared."""
+        return self.judged.l2_squared
+
+    def __repr__(self) -> str:
+        """What is counted; which model is judged is in the question."""
+        return f"Evaluation({self.judged!r})"
 
     def count(self, client: Client) -> Counts:
-        """The counts of one client's records, before any noise."""
-        ...
+        """The true counts of a client's held-out rows; zeros where it has none.
+        Guarantee: what a record adds depends on that record and the model alone, whatever the model does with batches."""
+        parts = self.parts
+        if not client.size:
+            return Counts(np.zeros(self.cells, np.int64), self.l2_squared)
+        parts.theta.copy_(self.params)
+        outputs = answers_apart(parts.model.eval(), client.x.to(parts.theta.device), answer=parts.task.answer)
+        training(parts.model)
+        return self.judged.count(client.y.cpu().numpy(), parts.task.predictions(outputs).numpy())
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The query: what `Described` counts of a client's rows."""
+
+    described: Described
+    name: str = STATS
+
+    @property
+    def cells(self) -> int:
+        """How many counts a client answers with."""
+        return self.described.cells
+
+    @property
+    def l2_squared(self) -> int:
+        """How far one record can move them, squared."""
+        return self.described.l2_squared
+
+    def count(self, client: Client) -> Counts:
+        """The true counts of a client's rows."""
+        return self.described.count(client.x.cpu().numpy(), client.y.cpu().numpy())
+
+
+# Something that is counted over a client's records. Its repr names all that counts are a function of but the rows.
+# Guarantee asked: one record, coming or going, changes `count` by a vector of squared length at most `l2_squared`.
+Query = Evaluation | Columns | Ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,41 +234,6 @@ def keep(folder: Folder, name: str, answers: Replies) -> None:
 # Evaluation where the rows are: every client judges the model on rows that it held out, and answers once, with noise.
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """The query: what the judgement counts of a model's answers to a client's held-out rows."""
-
-    judged: Judgement
-    parts: Parts
-    params: torch.Tensor = field(repr=False)
-    name: str = EVALUATION
-
-    @property
-    def cells(self) -> int:
-        """How many counts a client answers with."""
-        return self.judged.cells
-
-    @property
-    def l2_squared(self) -> int:
-        """How far one record can move them, squared."""
-        return self.judged.l2_squared
-
-    def __repr__(self) -> str:
-        """What is counted; which model is judged is in the question."""
-        return f"Evaluation({self.judged!r})"
-
-    def count(self, client: Client) -> Counts:
-        """The true counts of a client's held-out rows; zeros where it has none.
-        Guarantee: what a record adds depends on that record and the model alone, whatever the model does with batches."""
-        parts = self.parts
-        if not client.size:
-            return Counts(np.zeros(self.cells, np.int64), self.l2_squared)
-        parts.theta.copy_(self.params)
-        outputs = answers_apart(parts.model.eval(), client.x.to(parts.theta.device), answer=parts.task.answer)
-        training(parts.model)
-        return self.judged.count(client.y.cpu().numpy(), parts.task.predictions(outputs).numpy())
-
-
 def judged_by(experiment: Experiment, dataset: Dataset) -> Judgement | None:
     """What clients count of their held-out rows; None where there are none. Raises BadInput for a metric they cannot be asked."""
     if experiment.data.held_out is None:
@@ -308,28 +311,6 @@ def _without(told: dict[str, Any]) -> str:
 # training.
 
 FILE = "stats.json"
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The query: what `Described` counts of a client's rows."""
-
-    described: Described
-    name: str = STATS
-
-    @property
-    def cells(self) -> int:
-        """How many counts a client answers with."""
-        return self.described.cells
-
-    @property
-    def l2_squared(self) -> int:
-        """How far one record can move them, squared."""
-        return self.described.l2_squared
-
-    def count(self, client: Client) -> Counts:
-        """The true counts of a client's rows."""
-        return self.described.count(client.x.cpu().numpy(), client.y.cpu().numpy())
 
 
 def columns_asked(experiment: Experiment, dataset: Dataset) -> Columns | None:

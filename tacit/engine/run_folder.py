@@ -70,7 +70,10 @@ class Folder:
             raise BadInput(
                 f"{file} is no checkpoint of this version of Tacit: start again with --force, which keeps the old files."
             )
-        memory, optimizer, control = (_under(part, tensors) for part in ("memory.", "optimizer.", "control."))
+        memory, optimizer, control = (
+            {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
+            for part in ("memory.", "optimizer.", "control.")
+        )
         state = State(tensors["params"], memory, optimizer, tensors.get("average"), control)
         return state, _round(tensors["round"], file)
 
@@ -176,15 +179,6 @@ def says_same(text: str, experiment: Experiment) -> bool:
     return _without_telling(text) == _without_telling(experiment.toml())
 
 
-def refuse_open_files(experiment: Experiment) -> None:
-    """Raises BadInput where noise must stay secret and files cannot: a checkpoint may hold noise of rounds to come."""
-    if experiment.run.randomness == "os" and not keeps_modes():
-        raise BadInput(
-            'This system has no file modes that keep a run\'s secrets from its other users: run.randomness = "os" needs Linux or'
-            ' macOS; for an experiment leave it "seeded".'
-        )
-
-
 def open_folder(
     path: Path,
     experiment: Experiment,
@@ -196,7 +190,11 @@ def open_folder(
 ) -> Folder:
     """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume or if its secrets
     would lie open. `resolved` is the experiment as written down; `before`, what other runs of its ledger had sealed."""
-    refuse_open_files(experiment)
+    if experiment.run.randomness == "os" and not keeps_modes():  # a checkpoint may hold noise of rounds to come
+        raise BadInput(
+            'This system has no file modes that keep a run\'s secrets from its other users: run.randomness = "os" needs Linux or'
+            ' macOS; for an experiment leave it "seeded".'
+        )
     known = path / "experiment.toml"
     refuse_taken(path, resume=resume, force=force)
     if force and known.exists():
@@ -264,10 +262,6 @@ def _round(written: torch.Tensor, file: Path) -> int:
             f"{file} is damaged (the number of its round): start again with --force, which keeps the old files."
         )
     return int(written)
-
-
-def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _complete(line: str) -> bool:

@@ -201,7 +201,13 @@ class Stacked(OverTensors):
                 sound, scales, facts = self._looked_at(updates, losses, received)
                 return lambda: self._finished(updates, sound, scales, facts(), received, clients, streams, round)
             groups = self._private(theta, received, clients, drawn, round)
-        return lambda: self._released(groups, received, clients)
+
+        def released() -> list[Carried]:
+            done = {k: trained for places, results in groups for k, trained in zip(places, results(), strict=True)}
+            pairs = [(done[k], client) for k, client in enumerate(clients)]
+            return [(self.algorithm.release(trained, client, received), trained.info) for trained, client in pairs]
+
+        return released
 
     def _corrections(self, received: Message, clients: Sequence[Client]) -> torch.Tensor | None:
         server = getattr(self.algorithm, "server", None)
@@ -222,7 +228,8 @@ class Stacked(OverTensors):
         idle = (
             -len(clients) % self.width if theta.is_cuda else 0
         )  # cohorts of other sizes are filled up with nobody's rows
-        batches, uneven = _shuffled(local, clients, streams, self._starts(clients) + [0] * idle)
+        starts = [int(self.population.offsets[client.index]) for client in clients] + [0] * idle
+        batches, uneven = _shuffled(local, clients, streams, starts)
         batches, rate = batches.to(theta.device), theta.new_full((), local.learning_rate * local.descent.share)
         how = {"descent": dataclasses.replace(local.descent, correction=None), "uneven": uneven}
         steps = partial(sgd_steps, self.stack, **how)
@@ -291,18 +298,6 @@ class Stacked(OverTensors):
             at = (self.stack, self.population, clip, local, self._run, theta)
             groups.append((group, InStep(*at, *some, own).begin()))
         return groups
-
-    def _released(
-        self,
-        groups: Sequence[tuple[list[int], Callable[[], list[Trained]]]],
-        received: Message,
-        clients: Sequence[Client],
-    ) -> list[Carried]:
-        done = {k: trained for places, results in groups for k, trained in zip(places, results(), strict=True)}
-        return [(self.algorithm.release(done[k], client, received), done[k].info) for k, client in enumerate(clients)]
-
-    def _starts(self, clients: Sequence[Client]) -> list[int]:
-        return [int(self.population.offsets[client.index]) for client in clients]
 
     def _run(
         self, name: Any, steps: Callable[..., Any], theta: torch.Tensor, batches: Batches, *more: torch.Tensor

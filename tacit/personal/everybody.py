@@ -151,20 +151,3 @@ def expected(sites: Sites, index: int) -> Errors:
     common += float((weights[kept] ** 2 * seen[kept]).sum())
     prior = sites.between + 1 / others if others > 0 else np.inf  # of the optimum, from what the others sent
     return Errors(1 / float(sites.rows[index]), common, float(1 / (sites.rows[index] + 1 / prior)))
-
-
-def simulated(sites: Sites, index: int, *, coordinates: int, rng: np.random.Generator) -> Errors:
-    """The slow twin of `expected`: optima, rows and noise are drawn, and errors measured over so many coordinates."""
-    common = rng.standard_normal(coordinates)
-    optima = common + np.sqrt(sites.between) * rng.standard_normal((len(sites.rows), coordinates))
-    means = np.stack(
-        [(w + rng.standard_normal((int(n), coordinates))).mean(0) for w, n in zip(optima, sites.rows, strict=True)]
-    )
-    sent = means + np.sqrt(sites.noise)[:, None] * rng.standard_normal(means.shape)
-    trust = 1 / (sites.between + 1 / sites.rows + sites.noise)
-    apart = np.where(np.arange(len(trust)) == index, 0.0, trust)
-    others, spread = apart @ sent / apart.sum(), sites.between + 1 / apart.sum()
-    n = sites.rows[index]
-    own = (n * means[index] + others / spread) / (n + 1 / spread)
-    found = (means[index], trust @ sent / trust.sum(), own)
-    return Errors(*(float(((model - optima[index]) ** 2).mean()) for model in found))

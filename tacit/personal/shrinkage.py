@@ -146,11 +146,6 @@ def evidence(home: Home, total: float, logarithms: float) -> float:
     return -home.y.numel() / 2 * math.log(max(total, 1e-30)) - logarithms / 2
 
 
-def curvatures(home: Home, vector: torch.Tensor) -> np.ndarray:
-    """The eigenvalues above zero of the mean loss's Fisher information."""
-    return np.maximum(np.linalg.eigvalsh(Fisher(home).products(vector)), 0.0)
-
-
 class Fisher:
     """The rows at which the Fisher information is found: some of them, or each several times where they are few."""
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.errors import BadInput
-from tacit.personal.everybody import Sites, expected, simulated
+from tacit.personal.everybody import Errors, Sites, expected
 from tacit.report import gain
 from tacit.report.gain import tau_of
 
@@ -20,6 +20,23 @@ SMALL = {
     "train": {"rounds": 5, "local_steps": 2, "sampling_rate": 0.5},
     "privacy": {"kind": "local", "epsilon": [1.0, 3.0, 3.0, 10.0]},
 }
+
+
+def simulated(sites: Sites, index: int, *, coordinates: int, rng: np.random.Generator) -> Errors:
+    """The slow twin of `expected`: optima, rows and noise are drawn, and errors measured over so many coordinates."""
+    common = rng.standard_normal(coordinates)
+    optima = common + np.sqrt(sites.between) * rng.standard_normal((len(sites.rows), coordinates))
+    means = np.stack(
+        [(w + rng.standard_normal((int(n), coordinates))).mean(0) for w, n in zip(optima, sites.rows, strict=True)]
+    )
+    sent = means + np.sqrt(sites.noise)[:, None] * rng.standard_normal(means.shape)
+    trust = 1 / (sites.between + 1 / sites.rows + sites.noise)
+    apart = np.where(np.arange(len(trust)) == index, 0.0, trust)
+    others, spread = apart @ sent / apart.sum(), sites.between + 1 / apart.sum()
+    n = sites.rows[index]
+    own = (n * means[index] + others / spread) / (n + 1 / spread)
+    found = (means[index], trust @ sent / trust.sum(), own)
+    return Errors(*(float(((model - optima[index]) ** 2).mean()) for model in found))
 
 
 @pytest.mark.parametrize("between", [0.0, 0.02, 0.5])
