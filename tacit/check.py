@@ -3,7 +3,8 @@
 import difflib
 import math
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
@@ -31,36 +32,31 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def positive(**values: float) -> None:
-    """Refuses what is not a finite number above zero."""
+def _hold(values: dict[str, float], wanted: str, holds: Callable[[float], bool]) -> None:
     finite(**values)
     for name, value in values.items():
-        if value <= 0:
-            raise BadInput(f"Expected {name} > 0, got {value!r}.")
+        if not holds(value):
+            raise BadInput(f"Expected {wanted.format(name)}, got {value!r}.")
+
+
+def positive(**values: float) -> None:
+    """Refuses what is not a finite number above zero."""
+    _hold(values, "{} > 0", lambda value: value > 0)
 
 
 def at_least(low: float, **values: float) -> None:
     """Refuses what is below `low`."""
-    finite(**values)
-    for name, value in values.items():
-        if value < low:
-            raise BadInput(f"Expected {name} >= {low}, got {value!r}.")
+    _hold(values, f"{{}} >= {low}", lambda value: value >= low)
 
 
 def probability(**values: float) -> None:
     """Refuses what is not strictly between 0 and 1 (a delta)."""
-    finite(**values)
-    for name, value in values.items():
-        if not 0 < value < 1:
-            raise BadInput(f"Expected 0 < {name} < 1, got {value!r}.")
+    _hold(values, "0 < {} < 1", lambda value: 0 < value < 1)
 
 
 def rate(**values: float) -> None:
     """Refuses what is not in (0, 1] (a sampling rate)."""
-    finite(**values)
-    for name, value in values.items():
-        if not 0 < value <= 1:
-            raise BadInput(f"Expected 0 < {name} <= 1, got {value!r}.")
+    _hold(values, "0 < {} <= 1", lambda value: 0 < value <= 1)
 
 
 def one_of(options: Iterable[str], **values: str) -> None:
@@ -223,11 +219,12 @@ def kinds_of(field: FieldInfo | None) -> dict[str, type[BaseModel]]:
     return found if len(found) != 1 else {"": next(iter(found.values()))}
 
 
+@dataclass
 class Table:
     """Where a place of a file has come to: the kinds of the table there, and which of them it is."""
 
-    def __init__(self, kinds: dict[str, type[BaseModel]]):
-        self.kinds, self.tag = kinds, ""
+    kinds: dict[str, type[BaseModel]]
+    tag: str = ""
 
 
 def _declared(

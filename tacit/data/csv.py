@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,7 +133,6 @@ def _spans(files: Sequence[Path], columns: Sequence[str], source: "csv") -> Iter
 
 TEST_ROWS = "the test rows"
 MOST_NAMED = 8  # clients in one note
-CHUNK = 1 << 20
 PART = 1 << 14  # rows
 
 Counts = Counter[tuple[str, str, str]]  # (what, column, client): how many
@@ -205,11 +205,8 @@ def repeated(rows: Rows) -> Iterator[str]:
 
 
 def _mark(file: Path) -> bytes:
-    mark = hashlib.blake2b(digest_size=16)
     with file.open("rb") as content:
-        while chunk := content.read(CHUNK):
-            mark.update(chunk)
-    return mark.digest()
+        return hashlib.file_digest(content, partial(hashlib.blake2b, digest_size=16)).digest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tacit import check
 from tacit.data.dataset import Dataset
 from tacit.errors import BadData, BadInput
-from tacit.experiment.data import CAPPED, KINDS, DataSection
+from tacit.experiment.data import CAPPED, DataSection
 
 # Which rows each client holds, in two arrays: 6 million rows of 100,000 clients take 49 MB.
 
@@ -83,8 +82,6 @@ def dirichlet(y: np.ndarray, *, clients: int, alpha: float, min_size: int, rng: 
 
     Guarantee: it ends, every row is used once, and no client has fewer than `min_size` rows. Raises: BadInput.
     """
-    check.positive(alpha=alpha)
-    check.at_least(1, min_size=min_size)
     if clients * min_size > len(y):
         raise BadInput(
             f"{clients} clients with at least {min_size} examples each need {clients * min_size} rows, but there are "
@@ -161,10 +158,6 @@ def partition(
     >>> partition(np.zeros(7, int), kind="iid", clients=2, rng=np.random.default_rng(0)).sizes.tolist()
     [4, 3]
     """
-    check.one_of(KINDS, partition=kind)
-    check.at_least(1, clients=clients)
-    if examples_per_client is not None:
-        check.at_least(1, examples_per_client=examples_per_client)
     y = np.asarray(y)
     if len(y) < clients:
         raise BadInput(
@@ -229,7 +222,6 @@ def _equal_rows(rows: int, *, clients: int, each: int | None, rng: np.random.Gen
 
 
 def _shards(y: np.ndarray, rows: np.ndarray, *, clients: int, per_client: int, rng: np.random.Generator) -> Shares:
-    check.at_least(1, shards_per_client=per_client)
     count = clients * per_client
     if count > len(rows):
         raise BadInput(

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
-from pydantic import Strict
+from pydantic import Field, Strict
 from rich.progress import Progress
 
 from tacit import check
@@ -26,9 +26,11 @@ from tacit.data.dataset import Dataset, reading
 from tacit.data.names import Classes, Word, plain, refuse_undeclared
 from tacit.data.table import Table, client_codes, dataset, features, numbers, one_label_each, with_classes
 from tacit.errors import BadData, BadInput
+from tacit.experiment.schema import Count, Positive
 from tacit.plugin import part
 
 Fill = Annotated[float, Strict()] | str  # true is no number
+Fraction = Annotated[float, Field(ge=0, lt=1)]  # 0: nobody's rows are made public
 Range = tuple[float, float] | Literal["unscaled", "private"]
 
 
@@ -106,7 +108,7 @@ class csv:
         None  # names the client of a row; nothing: there is a file for each client, or rows are dealt out
     )
     test_path: str | None = None  # a file, or a folder of files, of public test rows; nothing: `test_share`
-    test_share: float = 0.2  # of the rows, held out by a coin for each where there is no test_path; 0: none
+    test_share: Fraction = 0.2  # of the rows, held out by a coin for each where there is no test_path; 0: none
     numeric: dict[str, Range] | Literal["unscaled"] = field(
         default_factory=dict
     )  # by column: public ranges, or "private"
@@ -122,8 +124,6 @@ class csv:
 
     def __post_init__(self) -> None:
         refuse_undeclared("csv", self.path if isinstance(self.path, str | None) else " ".join(self.path), self.classes)
-        if self.test_share != 0:  # 0: nobody's rows are made public
-            check.probability(**{"data.test_share": self.test_share})
         self._refuse_ranges()
         self._refuse_pinned()
         self._refuse_two_roles()
@@ -221,19 +221,13 @@ class npz:
     path: str | None = None  # the .npz file
     classes: Classes | None = None  # the labels as a list, a number c for 0..c-1, "from-data", or "numbers"
     test_path: str | None = None  # an .npz file of public test rows; nothing: x_test and y_test, else `test_share`
-    test_share: float = 0.2  # of the rows, held out by a coin for each where there are no test rows; 0: none
-    divide_by: float = 1.0  # the public constant that x is divided by
-    shape: tuple[int, ...] | None = None  # of one row of x; other rows are refused
-    label_shape: tuple[int, ...] = ()  # of one row of y: of numbers, of 0 and 1, or of tokens
+    test_share: Fraction = 0.2  # of the rows, held out by a coin for each where there are no test rows; 0: none
+    divide_by: Positive = 1.0  # the public constant that x is divided by
+    shape: tuple[Count, ...] | None = None  # of one row of x; other rows are refused
+    label_shape: tuple[Count, ...] = ()  # of one row of y: of numbers, of 0 and 1, or of tokens
 
     def __post_init__(self) -> None:
         refuse_undeclared("npz", self.path, self.classes)
-        if self.test_share != 0:  # 0: nobody's rows are made public
-            check.probability(**{"data.test_share": self.test_share})
-        check.positive(**{"data.divide_by": self.divide_by})
-        for key, sides in (("shape", self.shape or ()), ("label_shape", self.label_shape)):
-            for side in sides:
-                check.at_least(1, **{f"data.{key}": side})
         if self.shape is None and self.label_shape:
             raise BadInput("data.label_shape is for rows of y beside those of x: set data.shape too.")
 

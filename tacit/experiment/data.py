@@ -1,6 +1,6 @@
 """The tables of the data and of what is learned from it: `[data]`, `[task]`, `[metric]`, and the seeds of all chance."""
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, Strict, model_validator
 
@@ -9,7 +9,6 @@ from tacit.experiment.schema import Count, OpenSection, Part, Positive, Section,
 
 Kind = Literal["iid", "dirichlet", "shards", "natural"]
 LARGEST_OWN = 0.9  # of a client's rows: the rest is what it trains on
-KINDS: tuple[str, ...] = get_args(Kind)
 DEALT = ("clients", "alpha", "min_size", "shards_per_client", "examples_per_client")  # of no effect with natural
 PRIVATE = "private"  # in the place of a range: it is asked for
 CAPPED = (

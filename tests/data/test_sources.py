@@ -45,14 +45,17 @@ def test_options_count_with_their_types_and_defaults_whether_they_are_written_ou
         ({"name": "npz", "path": "a.npz", "classes": 2, "client_column": "who"}, r"Unknown key 'data.client_column'"),
         (CSV | {"lable": "sick"}, r"Unknown key 'data.lable'. Did you mean 'data.label'\?"),
         ({"name": "mnist", "path": 3}, r"Expected data.path to be a text, got 3."),
-        (CSV | {"test_share": "half"}, r"Expected data.test_share to be a number, got 'half'."),
-        (CSV | {"test_share": True}, r"Expected data.test_share to be a number, got true."),
+        (
+            CSV | {"test_share": "half"},
+            r"Expected data.test_share to be a number of at least 0 and below 1, got 'half'.",
+        ),
+        (CSV | {"test_share": True}, r"Expected data.test_share to be a number of at least 0 and below 1, got true."),
         ({"name": "csv", "classes": 2}, r"Expected data.path to say where the csv data is"),
         ({"name": "csv", "path": "a.csv"}, r"Expected data.classes to declare the labels"),
         (CSV | {"classes": "all"}, r"Expected data.classes to declare the labels"),
         (CSV | {"classes": ["no", "no"]}, r"at least 2 labels, each once"),
         (CSV | {"classes": 1}, r"at least 2 labels"),
-        (CSV | {"test_share": 1}, r"Expected 0 < data.test_share < 1"),
+        (CSV | {"test_share": 1}, r"Expected data.test_share to be a number of at least 0 and below 1, got 1"),
         (CSV | {"numeric": {"age": [5, 5]}}, r"data.numeric.age = \[low, high\] with low < high, got \[5.0, 5.0\]"),
         (CSV | {"numeric": {"age": [0, float("inf")]}}, r"data.numeric.age to be a finite number"),
         (CSV | {"categorical": {"sex": []}}, r"data.categorical.sex to list its values"),
@@ -64,7 +67,10 @@ def test_options_count_with_their_types_and_defaults_whether_they_are_written_ou
             r'Expected data.missing to be "refuse", "drop" or a number, or a table .*got \'skip\'',
         ),
         (CSV | {"missing": float("nan")}, r"Expected data.missing to be a finite number"),
-        ({"name": "npz", "path": "a.npz", "classes": 2, "divide_by": 0}, r"Expected data.divide_by > 0"),
+        (
+            {"name": "npz", "path": "a.npz", "classes": 2, "divide_by": 0},
+            r"Expected data.divide_by to be a number above 0, got 0",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(values, sentence):
