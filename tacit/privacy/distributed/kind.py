@@ -38,26 +38,7 @@ from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client, Guarantee
 
-# Distributed DP in words: what the sums promise, and what is left against who can read single reports.
-
-
 ACCOUNTANT = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
-
-
-def promised(noises: Sequence[SharedNoise], experiment: Experiment, *, clients: int) -> Words:
-    """What every client is promised, by sums of shares, sealed or not, and who must not give away what."""
-    known, sealed = noises[0].colluding, experiment.protect.kind == "paillier"
-    what = "noise and the shares of the key" if experiment.protect.split else "shares"
-    helped = f", even with the {what} of {known} other client{'s' if known > 1 else ''}," if known else ""
-    keyless = "the server, which holds no key, and everybody who sees the sums or the models"
-    trusted = "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
-    sums = " or ".join(str(noise.fewest) for noise in noises)
-    shares = f"sums of at least {sums} reports with {noises[0].law} shares"
-    sampler = f"{shares} (nothing is claimed for choosing clients at random)"
-    who = f"of the reports in a sum at most {known} come from clients that give away or leave out their noise"
-    own = () if known else ("a client does not use that it knows its own share",)
-    paillier = ("Paillier keeps its assumption", keys_kept(experiment, clients=clients)) if sealed else ()
-    return Words((keyless if sealed else trusted) + helped, EMPTIED, sampler, ACCOUNTANT, (who, *own, *paillier))
 
 
 def keys_kept(experiment: Experiment, *, clients: int) -> str:
@@ -72,45 +53,6 @@ def keys_kept(experiment: Experiment, *, clients: int) -> str:
     return f"{few} ({f'at most {spare}' if spare else 'none'}, if it asks for more than one sum of a round)"
 
 
-def seen_alone(guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population) -> Guarantee:
-    """What is left against somebody who can read single reports: each is protected by its own share of the noise alone. Every
-    charge of the ledger is priced again as one report (`events.alone`): the same unit, change and delta, a larger epsilon."""
-    protect = experiment.protect
-    reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
-    sealed = f"the server once it has {reader}"
-    other = replace(
-        guarantee,
-        adversary=sealed if protect.kind == "paillier" else "a server that looks at single reports",
-        sampler="single reports, each with its own share of the noise",
-        assumes=(*WHO["client"], *PUBLIC),
-    )
-    return spent_by(other, ledger, population, seen=events.alone)
-
-
-def rows(plan: "DistributedPlan", purse: Purse) -> list[dict[str, Any]]:
-    """One row for each group that is summed apart, with both prices: of the sums, and of single reports."""
-    table, delta = [], purse.population.delta
-    for number, noise in enumerate(plan.noises):
-        mine = np.flatnonzero(plan.groups == number)
-        rounds = [purse.rounds(k, noise.event(), hint=plan.participations) for k in purse.ends(mine)]
-        used = max(1, min(*rounds, plan.participations))
-        spent, alone = (price.epsilon(((event, used),), delta=delta) for event in (noise.event(), noise.alone()))
-        table.append(
-            {
-                **purse.whose(mine),
-                "noise_multiplier": [noise.multiplier, noise.multiplier],
-                "fewest_reports": noise.fewest,
-                "planned_rounds": plan.participations,
-                "affordable_rounds": [min(rounds), max(rounds)],
-                "epsilon_spent": spent,
-                "epsilon_single_reports": alone,
-                "accountant": "rdp",
-                "guarantee": f"client level, {EMPTIED}, {noise.law} shares on the sum of the reports",
-            }
-        )
-    return table
-
-
 # Who is summed with whom, and under which seal: the wiring of encrypted sums.
 
 
@@ -118,28 +60,6 @@ ALL = "all"  # the group of everybody, where nobody is told apart
 APART = ("private", "public")  # the words of PFA: tight budgets, and loose ones
 NOWHERE = ":memory:"  # one process is all parties of a simulation: that a sum was opened need not outlive it
 COMMON_HASH = "one process"  # instead of `envelope.common_hash`: nobody is told anything by anybody
-
-
-def groups(
-    plan: "DistributedPlan", rule: Rule, wiring: Wiring, statistics: PopulationStatistics
-) -> Mapping[str, Group]:
-    """Every client's group, by the client's name. Guarantee: every client is in exactly one group; its weight in the sum is
-    at most 1, so that the grid bounds a weighted report. What is public of a client (records, epsilon, noise) is stated
-    beside the sum, never beside a report. Tables and keys are made here, before client processes fork. Raises: BadInput or
-    KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key."""
-    population, known = wiring.population, list(wiring.facts(statistics))
-    seals = wiring.seals or OneProcess(wiring.experiment, len(population))
-    members: dict[str, Group] = {}
-    for number, word in enumerate(names_of(plan, rule)):
-        facts: dict[str, dict[str, Any]] = {
-            population.names[k]: known[k] for k in np.flatnonzero(plan.groups == number)
-        }
-        raw = {name: rule.weight(fact) for name, fact in facts.items()}
-        weights = {name: weight / max(raw.values()) for name, weight in raw.items()}
-        plan.noises[number].prepare()  # before the client processes fork
-        seal = seals.seal(plan, number, word, list(facts), population.names)
-        members |= dict.fromkeys(facts, Group(word, plan.noises[number], seal, facts, weights))
-    return members
 
 
 def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
@@ -263,23 +183,86 @@ class DistributedPlan(Plan):
         population = wiring.population
         rule = wiring.rule(self.rule(wiring.experiment, population) or "mean")
         statistics = wiring.statistics(self.report_noise, wiring.takes_part(self.sampler.rate))
-        members = groups(self, rule, wiring, statistics)
+        members = self._members(rule, wiring, statistics)
         return Encrypted(members, self.grid, wiring.server(rule, statistics), wiring.training)
 
+    def _members(self, rule: Rule, wiring: Wiring, statistics: PopulationStatistics) -> Mapping[str, Group]:
+        """Every client's group, by the client's name. Guarantee: every client is in exactly one group; its weight in the sum is
+        at most 1, so that the grid bounds a weighted report. What is public of a client (records, epsilon, noise) is stated
+        beside the sum, never beside a report. Tables and keys are made here, before client processes fork. Raises: BadInput or
+        KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key."""
+        population, known = wiring.population, list(wiring.facts(statistics))
+        seals = wiring.seals or OneProcess(wiring.experiment, len(population))
+        members: dict[str, Group] = {}
+        for number, word in enumerate(names_of(self, rule)):
+            facts: dict[str, dict[str, Any]] = {
+                population.names[k]: known[k] for k in np.flatnonzero(self.groups == number)
+            }
+            raw = {name: rule.weight(fact) for name, fact in facts.items()}
+            weights = {name: weight / max(raw.values()) for name, weight in raw.items()}
+            self.noises[number].prepare()  # before the client processes fork
+            seal = seals.seal(self, number, word, list(facts), population.names)
+            members |= dict.fromkeys(facts, Group(word, self.noises[number], seal, facts, weights))
+        return members
+
     def words(self, experiment: Experiment) -> Words:
-        return promised(self.noises, experiment, clients=len(self.groups))
+        known, sealed = self.noises[0].colluding, experiment.protect.kind == "paillier"
+        what = "noise and the shares of the key" if experiment.protect.split else "shares"
+        helped = f", even with the {what} of {known} other client{'s' if known > 1 else ''}," if known else ""
+        keyless = "the server, which holds no key, and everybody who sees the sums or the models"
+        trusted = (
+            "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
+        )
+        sums = " or ".join(str(noise.fewest) for noise in self.noises)
+        shares = f"sums of at least {sums} reports with {self.noises[0].law} shares"
+        sampler = f"{shares} (nothing is claimed for choosing clients at random)"
+        who = f"of the reports in a sum at most {known} come from clients that give away or leave out their noise"
+        own = () if known else ("a client does not use that it knows its own share",)
+        paillier = ("Paillier keeps its assumption", keys_kept(experiment, clients=len(self.groups))) if sealed else ()
+        return Words((keyless if sealed else trusted) + helped, EMPTIED, sampler, ACCOUNTANT, (who, *own, *paillier))
 
     def also(
         self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
     ) -> tuple[Guarantee, ...]:
-        """What is left against somebody who can read single reports."""
-        return (seen_alone(guarantee, experiment, ledger, population),)
+        """What is left against somebody who can read single reports: each is protected by its own share of the noise alone.
+        Every charge of the ledger is priced again as one report (`events.alone`): the same unit, change and delta, a larger
+        epsilon.
+        """
+        protect = experiment.protect
+        reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
+        sealed = f"the server once it has {reader}"
+        other = replace(
+            guarantee,
+            adversary=sealed if protect.kind == "paillier" else "a server that looks at single reports",
+            sampler="single reports, each with its own share of the noise",
+            assumes=(*WHO["client"], *PUBLIC),
+        )
+        return (spent_by(other, ledger, population, seen=events.alone),)
 
     def title(self, experiment: Experiment) -> str:
         return f"distributed DP ({experiment.privacy.rule})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        return rows(self, purse)
+        table, delta = [], purse.population.delta
+        for number, noise in enumerate(self.noises):
+            mine = np.flatnonzero(self.groups == number)
+            rounds = [purse.rounds(k, noise.event(), hint=self.participations) for k in purse.ends(mine)]
+            used = max(1, min(*rounds, self.participations))
+            spent, alone = (price.epsilon(((event, used),), delta=delta) for event in (noise.event(), noise.alone()))
+            table.append(
+                {
+                    **purse.whose(mine),
+                    "noise_multiplier": [noise.multiplier, noise.multiplier],
+                    "fewest_reports": noise.fewest,
+                    "planned_rounds": self.participations,
+                    "affordable_rounds": [min(rounds), max(rounds)],
+                    "epsilon_spent": spent,
+                    "epsilon_single_reports": alone,
+                    "accountant": "rdp",
+                    "guarantee": f"client level, {EMPTIED}, {noise.law} shares on the sum of the reports",
+                }
+            )
+        return table
 
 
 def _noise(

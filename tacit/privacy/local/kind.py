@@ -56,51 +56,6 @@ def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
     return Words(OBSERVED, ONE_RECORD, sampler)
 
 
-def rows(plan: "LocalPlan", purse: Purse) -> list[dict[str, Any]]:
-    """A row for every group of clients with the same budget: noise, steps and affordable rounds from the least to the most."""
-    table = []
-    for members in purse.groups():
-        ends = purse.ends(members)
-        left = [
-            purse.rounds(
-                end,
-                plan.mechanism(purse.population[end]).event(),
-                hint=plan.participations,
-                asked=plan.queries.events(end),
-            )
-            for end in ends
-        ]
-        z, rate, steps = plan.multipliers[members], plan.rates[members], plan.steps[members]
-        table.append(
-            {
-                **purse.whose(members),
-                "noise_multiplier": [float(z.min()), float(z.max())],
-                "sampling_rate": [float(rate.min()), float(rate.max())],
-                "steps": [int(steps.min()), int(steps.max())],
-                **_asked(plan, purse, members),
-                "planned_rounds": plan.participations,
-                "affordable_rounds": [min(left), max(left)],
-                "accountant": purse.experiment.privacy.accountant,
-                "guarantee": LEVELS[plan.unit],
-            }
-        )
-    return table
-
-
-def _asked(plan: "LocalPlan", purse: Purse, members: np.ndarray) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    population, accountant = purse.population, purse.experiment.privacy.accountant
-    for query, z in plan.queries.multipliers.items():
-        ends = float(z[members].max()), float(z[members].min())
-        found[f"{query}_epsilon"] = [
-            price.epsilon(((priced(end), 1),), delta=population.delta, accountant=accountant) for end in ends
-        ]
-        found[f"{query}_noise_multiplier"] = [ends[1], ends[0]]
-    return found
-
-
-# The plan of local DP: the mechanism of every client, and who pays for it.
-
 RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
 END = 11.0  # standard deviations: where the tails of tacit/random.py end
 
@@ -214,7 +169,44 @@ class LocalPlan(Plan):
         return f"local DP ({experiment.privacy.rule}{f', beside it {asked}' if asked else ''})"
 
     def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        return rows(self, purse)
+        table = []
+        for members in purse.groups():
+            ends = purse.ends(members)
+            left = [
+                purse.rounds(
+                    end,
+                    self.mechanism(purse.population[end]).event(),
+                    hint=self.participations,
+                    asked=self.queries.events(end),
+                )
+                for end in ends
+            ]
+            z, rate, steps = self.multipliers[members], self.rates[members], self.steps[members]
+            table.append(
+                {
+                    **purse.whose(members),
+                    "noise_multiplier": [float(z.min()), float(z.max())],
+                    "sampling_rate": [float(rate.min()), float(rate.max())],
+                    "steps": [int(steps.min()), int(steps.max())],
+                    **self._asked(purse, members),
+                    "planned_rounds": self.participations,
+                    "affordable_rounds": [min(left), max(left)],
+                    "accountant": purse.experiment.privacy.accountant,
+                    "guarantee": LEVELS[self.unit],
+                }
+            )
+        return table
+
+    def _asked(self, purse: Purse, members: np.ndarray) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        population, accountant = purse.population, purse.experiment.privacy.accountant
+        for query, z in self.queries.multipliers.items():
+            ends = float(z[members].max()), float(z[members].min())
+            found[f"{query}_epsilon"] = [
+                price.epsilon(((priced(end), 1),), delta=population.delta, accountant=accountant) for end in ends
+            ]
+            found[f"{query}_noise_multiplier"] = [ends[1], ends[0]]
+        return found
 
 
 class Local:

@@ -166,6 +166,14 @@ def test_what_another_run_seals_just_after_a_charge_is_known_to_the_next_one(tmp
     assert one.before("b", "record").delta == 1e-5
 
 
+def test_what_another_run_seals_between_the_opening_of_a_round_and_its_charge_counts(tmp_path):
+    one, other = ledger(tmp_path, run="one", delta=1e-5), ledger(tmp_path, run="other", delta=1e-5)
+    assert one.before("b", "record").delta == 0
+    one.open_round(0, "1")
+    assert pay(other, 0, client("b"))
+    assert one.admit([client("b")], lambda client: EVENT) == []  # its delta is spent
+
+
 def test_record_and_client_charges_are_never_added_or_counted_together(tmp_path):
     record, whole = ledger(tmp_path, run="one"), ledger(tmp_path, run="two")
     pay(record, 0, client(unit="record"))
