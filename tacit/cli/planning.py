@@ -24,7 +24,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.file import parse_value, shipped
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as Drawn
 
 NUMBERS = {"epsilon": float, "delta": float, "sampling_rate": float, "steps": int, "noise_multiplier": float}
 GAIN = ("tau", "rows", "columns", "site", "picture")
@@ -246,23 +246,27 @@ def _show_stats(found: dict[str, Any]) -> None:
     screen.print(Text(f"{found['answered']} of {found['clients']} clients answered.{why}{missing}"))
 
 
-def _stats_tables(found: dict[str, Any]) -> "list[Table]":
-    from rich.table import Table
-    from rich.text import Text
-
+def _stats_tables(found: dict[str, Any]) -> "list[Drawn]":
     from tacit.privacy.queries.ranges import QUANTILES
+    from tacit.table import Column, Kind, Table
 
-    heads = [f"{100 * q:g} %" for q in QUANTILES]
-    numbers = Table("column", "mean (95 %)", *heads, title="numbers")
-    words = Table("column", "value", "rows", title="words")
-    for column in found["columns"]:
-        if "values" in column:
-            for value, count in list(zip(column["values"], column["counts"], strict=True))[:MOST_VALUES]:
-                words.add_row(*map(Text, (column["column"], value, f"{count} ± {column['margin']:.0f}")))
-            continue
-        ends = column["mean"]["interval"]
-        interval = f" ({ends[0]:.4g} to {ends[1]:.4g})" if ends else ""
-        known = [column[head]["value"] for head in ("mean", *heads)]
-        values = ["not known" if value is None else f"{value:.4g}" for value in known]
-        numbers.add_row(Text(column["column"]), f"{values[0]}{interval}", *values[1:])
-    return [table for table in (numbers, words) if table.row_count]
+    heads, number = [f"{100 * q:g} %" for q in QUANTILES], Kind("{:.4g}".format)
+    values = [
+        (column["column"], str(value), f"{count} ± {column['margin']:.0f}")
+        for column in found["columns"]
+        if "values" in column
+        for value, count in list(zip(column["values"], column["counts"], strict=True))[:MOST_VALUES]
+    ]
+    counted = [column for column in found["columns"] if "values" not in column]
+    ends = [column["mean"]["interval"] for column in counted]
+    means = [Column("column", [column["column"] for column in counted])]
+    for head in ("mean", *heads):
+        means.append(Column(head, [_known(column[head]["value"]) for column in counted], number))
+    means.insert(2, Column("95 %", [f"{one[0]:.4g} to {one[1]:.4g}" if one else None for one in ends]))
+    words = [Column(head, [row[place] for row in values]) for place, head in enumerate(("column", "value", "rows"))]
+    tables = (Table(means, title="numbers") if counted else None, Table(words, title="words") if values else None)
+    return [table.terminal() for table in tables if table]
+
+
+def _known(value: float | None) -> float | str:
+    return "not known" if value is None else value

@@ -275,12 +275,12 @@ def _show_best(found: dict[str, Any], best: Path) -> None:
 
 def _price_of_federation(folder: Path, runs: int, named: dict[str, Any], *, price: bool) -> None:
     """What so many runs of a federation cost its sites. Raises BadInput for anything else that is asked of one."""
-    from rich.table import Table
     from rich.text import Text
 
     from tacit.deploy.operate.layout import open_federation
     from tacit.deploy.operate.remaining import price_of_runs
     from tacit.privacy.guarantee import shown, shown_delta
+    from tacit.table import Column, Kind, Table
 
     if not price:
         raise BadInput(
@@ -292,14 +292,21 @@ def _price_of_federation(folder: Path, runs: int, named: dict[str, Any], *, pric
     if as_json():
         print_json([one.record() for one in found])
         return
-    heads = ("site", "epsilon of one run", f"of {runs} in total", "at delta", "budget", "sealed", "it pays for")
-    table = Table(*heads, title=f"{runs} runs of this federation, at every site")
-    for one in found:
-        budget = f"{one.limit:g}, delta {one.limit_delta:g}"
-        costs = (shown(one.one), shown(one.together), shown_delta(runs * one.delta))
-        table.add_row(Text(one.site), *costs, budget, shown(one.sealed.epsilon), f"{one.paid} of {runs}")
+    epsilon = Kind(shown)
+    table = Table(
+        [
+            Column("site", [one.site for one in found]),
+            Column("epsilon of one run", [one.one for one in found], epsilon),
+            Column(f"of {runs} in total", [one.together for one in found], epsilon),
+            Column("at delta", [runs * one.delta for one in found], Kind(shown_delta)),
+            Column("budget", [f"{one.limit:g}, delta {one.limit_delta:g}" for one in found]),
+            Column("sealed", [one.sealed.epsilon for one in found], epsilon),
+            Column("it pays for", [f"{one.paid} of {runs}" for one in found]),
+        ],
+        title=f"{runs} runs of this federation, at every site",
+    )
     screen = console()
-    screen.print(table)
+    screen.print(table.terminal())
     lines = [f"Per {found[0].unit}, by basic composition of what each run seals, as every site's own ledger adds them."]
     short = [one.site for one in found if one.paid < runs]
     if short:

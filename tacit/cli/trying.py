@@ -203,9 +203,16 @@ def attack_command(
 
 
 def _show_attack(found: "Finding") -> None:
-    table, screen = found.table(), console()
-    screen.print(table.terminal(None))
-    for line in table.notes:
+    """Prints a finding: a row for each number, and what is to be known about them."""
+    from tacit.table import Column, Kind, Table
+
+    rows, number = found.estimates, Kind("{:.3g}".format)
+    ends = [None if one.low is None or one.high is None else f"{one.low:.3g} to {one.high:.3g}" for one in rows]
+    columns = [Column("of", [one.of for one in rows]), Column("what", [one.name for one in rows])]
+    columns += [Column("value", [one.value for one in rows], number), Column("95 % interval", ends, number)]
+    screen = console()
+    screen.print(Table(columns, title=f"{found.attack} on {found.experiment}: {found.attacked}").terminal())
+    for line in (*found.notes, f"These numbers are {found.badge}: they were measured on real members of a simulation."):
         screen.print(line, highlight=False, soft_wrap=True)
 
 

@@ -77,8 +77,8 @@ def _state(name: str, files: RunFiles, status: dict[str, Any]) -> dict[str, str]
     asked, last = status.get("asked"), _absent(files.rounds[-1]) if files.rounds else {}
     if status["state"] == "waiting":
         return {"state": "awaited" if name in status.get("missing", []) else "here", "why": ""}
-    for state in ("answered", "refused", "silent") if asked else ():
-        if name in asked[state]:
+    for state in ("answered", "refused", "silent"):
+        if asked and name in asked[state]:
             word = state if state != "silent" else "out" if asked["over"] else "awaited"
             return {"state": word, "why": "" if state == "answered" else asked[state][name]}
     ran_out = any(name in (record.get("dropped") or []) for record in files.rounds)

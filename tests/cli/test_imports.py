@@ -1,10 +1,16 @@
 """Commands load torch when they train, and not before: help, mistakes, prices of numbers and ledgers are there at once."""
 
+import ast
+import importlib
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+
+from tacit import cli
 
 SCRIPT = """import sys
 sys.argv = {words!r}
@@ -66,3 +72,14 @@ def time_of_children():
 
     found = os.times()
     return found.children_user, found.children_system
+
+
+def test_what_a_command_loads_late_is_there():
+    """A module that was moved breaks nobody's import but that of the command that needs it."""
+    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tacit"):
+                found = importlib.import_module(node.module)
+                for name in node.names:
+                    known = hasattr(found, name.name) or find_spec(f"{node.module}.{name.name}")
+                    assert known, f"{path.name}: {node.module}.{name.name}"
