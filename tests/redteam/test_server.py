@@ -328,6 +328,30 @@ def test_consent_that_is_withdrawn_in_mid_run_counts_from_the_next_question_on(s
     assert asking.charges() == [0]
 
 
+def test_limits_that_changed_void_what_was_accepted_under_them(server):
+    asking = server()
+    asking.agree()
+    before = asking.site._held[RUN]
+    asking.train(0)
+    assert asking.site._held[RUN] is before
+    asking.budget("epsilon = 1.0", "epsilon = 3.0")
+    asking.train(1)
+    after = asking.site._held[RUN]
+    assert (before.client.budget.epsilon, after.client.budget.epsilon) == (
+        1.0,
+        3.0,
+    )  # the budget that its ledger is held to
+
+
+def test_more_sites_than_the_site_allows_are_refused_before_its_rows_are_read(server, monkeypatch):
+    asking = server()
+    more = {"names": ["client-0", "client-1", "c"], "sizes": [60, 60, 60], "epsilons": [1.0, 2.0, 3.0]}
+    asking.budget("# most_clients = 10000", "most_clients = 2 #")
+    monkeypatch.setattr("tacit.deploy.site.accept.read_rows", lambda *args, **options: pytest.fail("they were read"))
+    with pytest.raises(Refused, match="names 3 sites; the site allows 2"):
+        asking.agree(roster=asking.roster.record() | more)
+
+
 def test_the_settings_that_a_budget_file_proposes_accept_its_own_experiment_and_no_other(server):
     asking = server(train={"views": None})
     path = asking.folder / "budget.toml"

@@ -134,6 +134,20 @@ def test_a_copy_that_agreed_early_answers_no_query_after_the_other_was_charged(c
     assert "one budget twice" in second.log()[-1]["text"]
 
 
+def test_a_site_that_paid_in_advance_trains_no_round_once_a_copy_of_it_was_charged(copied):
+    """Its ledger is not charged for the round, so nothing else looks for a copy; the run is in memory, with its ledger open."""
+    first, second = copied(privacy={"kind": "central", "epsilon": 1.0, "delta_share": 0.1})
+    first.agree(releases=3)
+    first.train(0)
+    key = first.folder / "node.pub"
+    key.rename(first.folder / "elsewhere")  # while the copy agrees, it does not see the first
+    second.agree(releases=3, run=OTHER)
+    (first.folder / "elsewhere").rename(key)
+    with pytest.raises(Refused, match=UNSAID):
+        first.train(1)
+    assert "one budget twice" in first.log()[-1]["text"]
+
+
 def test_of_two_copies_that_agree_to_central_dp_in_the_same_second_at_most_one_answers(copied, same_second):
     first, second = copied(privacy={"kind": "central", "epsilon": 1.0})
     assert len(same_second((first, lambda one: one.agree()), (second, lambda one: one.agree(run=OTHER)))) <= 1
