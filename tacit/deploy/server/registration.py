@@ -76,7 +76,7 @@ def call_of(config: Mapping[str, Any]) -> Call:
     return Call(folder("out", "results"), tuple(sites.split(",")), resume, force, *patience, folder("keys", "server"))
 
 
-def muster(
+def registered_sites(
     grid: Grid, experiment: Experiment, call: Call, *, tell: Callable[[list[str]], None] = lambda missing: None
 ) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
     """Greets every node until the expected sites are here. Returns their nodes and what they declared, by name.
@@ -197,7 +197,7 @@ def refuse_other_name(registered: str | None, declared: str) -> None:
 
 
 @dataclass
-class Door:
+class Registration:
     """What every site of a run is asked to agree to, at its beginning and when it comes back, and who was turned away when.
 
     Clients are numbered as in the roster; `nodes` in what follows has the Flower node of each that is here.

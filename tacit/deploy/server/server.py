@@ -23,7 +23,7 @@ from tacit.deploy.operate.processes import GRACE_SECONDS, end_with_parent
 from tacit.deploy.server.gather import ANSWER_BYTES
 from tacit.deploy.server.opening import Sites
 from tacit.deploy.server.queries import AtSites, asked_of_sites, known, learn, was_asked, with_ranges
-from tacit.deploy.server.registration import LOOK_SECONDS, Call, Door, call_of, muster
+from tacit.deploy.server.registration import LOOK_SECONDS, Call, Registration, call_of, registered_sites
 from tacit.deploy.server.trainer import OverGrid, Status
 from tacit.deploy.site.accept import asked_of
 from tacit.deploy.site.agreement import record_of
@@ -260,7 +260,7 @@ def _serve(
     rows = public_rows(experiment)
     judged_by(experiment, rows)  # a metric or a column that cannot be asked for is refused before anybody is greeted
     columns_asked(experiment, rows)
-    nodes, facts = muster(grid, experiment, call, tell=partial(status.wait, folder))
+    nodes, facts = registered_sites(grid, experiment, call, tell=partial(status.wait, folder))
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
     text, sites = experiment.toml(), Sites()
@@ -288,18 +288,18 @@ def _serve(
     least = 1 if parts.algorithm.tolerates_invalid else experiment.train.min_clients
     query, told = asked_of_sites(parts), known(folder)
     common |= {"ranges": record_of(told.ranges)} if told else {}
-    door = Door(grid, roster.names, terms, common, call.join_seconds)
-    door.agree(here)
+    registration = Registration(grid, roster.names, terms, common, call.join_seconds)
+    registration.agree(here)
     if query is not None and told is None:
         told = learn(parts, ledger, folder, query, AtSites(grid, here, call.round_seconds), least=least)
         common["ranges"] = record_of(told.ranges)
-        door.agree(here)  # once more: now to these ranges
+        registration.agree(here)  # once more: now to these ranges
     if told is not None:
         parts = with_ranges(parts, told, seals)
         note_clients(parts, ledger, folder, simulated=False)
     patience, odd, most = call.round_seconds, partial(oddity, parts), answer_bytes(parts)
     announce(call.keys, most)
-    trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, door, odd, most)
+    trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, registration, odd, most)
     trainer.status = None if parts.plan.sampler.charges_all else status  # who takes part is a secret of central DP
     sites.trainer = trainer
     status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")
@@ -313,7 +313,7 @@ def _serve(
         at_clients |= {"missing": asking.missing}
         trainer.spent |= asking.spent
     history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients)
-    kept = door.hand_out(trainer.nodes, sent(state.result.cpu()), seconds=min(patience, KEEP_SECONDS))
+    kept = registration.hand_out(trainer.nodes, sent(state.result.cpu()), seconds=min(patience, KEEP_SECONDS))
     return _with_sites(history, trainer, folder, kept)
 
 

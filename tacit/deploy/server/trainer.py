@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from tacit import store
 from tacit.deploy.server.gather import ANSWER_BYTES, AWAY, Heard, gather
-from tacit.deploy.server.registration import Door
+from tacit.deploy.server.registration import Registration
 from tacit.deploy.site.requests import Terms
 from tacit.engine.pool import Reply, Trainer
 from tacit.engine.run_files import STATUS
@@ -120,7 +120,7 @@ class OverGrid(Trainer):
     terms: dict[int, Terms]
     seconds: float
     min_clients: int
-    door: Door | None = None  # lets in who was away when the run began
+    registration: Registration | None = None  # lets in who was away when the run began
     odd: Callable[[Message, int, bytes, int], str] = lambda received, index, raw, round: (
         ""
     )  # what is wrong with an answer
@@ -161,8 +161,8 @@ class OverGrid(Trainer):
 
         A client has left when its node is not connected and it was absent from the last round, or has never been there.
         """
-        if self.door is not None:
-            self.nodes |= self.door.newcomers(self.nodes)
+        if self.registration is not None:
+            self.nodes |= self.registration.newcomers(self.nodes)
         missing = {index for index, name in enumerate(self.names) if name in self.absent}
         here = set(self.grid.get_node_ids()) if missing else set(self.nodes.values())
         gone = {index for index in missing if self.nodes.get(index) not in here}
