@@ -74,7 +74,7 @@ def experiment(size: str, defence: str, attack: str, seed: int, device: str) -> 
     """One run of the study: `attack` is a backdoor's kind, or none of them."""
     known = SIZES[size]
     said = DEFENCES[defence](known["clip"], known["noise"])
-    malicious = {"kind": attack, "share": 0.1, "start": known["start"]} | said.get("attack", {})
+    malicious = {"kind": attack, "clients": 0.1, "start": known["start"]} | said.get("attack", {})
     return Experiment(
         name=f"{defence}, {attack}",
         **known["base"],

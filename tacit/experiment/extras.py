@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tacit.experiment import Experiment
 
 UNPLAIN = ("momentum", "weight_decay", "proximal", "control")
-SHARE = 0.1  # of the clients that are malicious, unless said
 NOBODY_MALICIOUS = (
     "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out."
 )
@@ -40,7 +39,7 @@ class AttackSection(OpenSection):
     """`kind` is a file of tacit/engine/malicious, or "package.module:name"; the other keys are its options (`poison`, `boost`,
     `trigger`).
 
-    `share` of the clients, or as many as `clients`, are malicious; for `start` rounds they are honest. They want what carries
+    As many as `clients` are malicious, or such a share of all; for `start` rounds they are honest. They want what carries
     their trigger to be taken for the class `target`, by its name; the first class, unless said. Under local DP they add their
     own noise, unless `noise` is "none".
     """
@@ -48,26 +47,22 @@ class AttackSection(OpenSection):
     names_part: ClassVar[str] = "kind"
 
     kind: str = "replacement"  # replacement, dba, edge-case, neurotoxin, adaptive, or package.module:name
-    share: Part | None = None  # of the clients that are malicious
-    clients: Count | None = None  # the same as a number
+    clients: Count | Part = 0.1  # how many are malicious: their number, or below 1 their share
     start: Whole = 0  # the first round in which they attack, counted from 0
     target: str | int | None = None  # the class that they want
     noise: Literal["own", "none"] = "own"  # whether they add the noise that local DP asks of them
 
-    def possible(self) -> None:
-        self.refuse_both("attack", "share", "clients")
-
     def count(self, everybody: int) -> int:
         """How many of all clients are malicious: at least one. Raises BadInput where nobody would be honest.
 
-        >>> AttackSection(share=0.1).count(20), AttackSection(share=0.1).count(3), AttackSection(clients=2).count(3)
+        >>> AttackSection(clients=0.1).count(20), AttackSection(clients=0.1).count(3), AttackSection(clients=2).count(3)
         (2, 1, 2)
         """
-        wanted = self.clients or max(1, round((SHARE if self.share is None else self.share) * everybody))
+        wanted = self.clients if isinstance(self.clients, int) else max(1, round(self.clients * everybody))
         if wanted >= everybody:
             raise BadInput(
                 f"Expected at least one honest client, and {wanted} of {everybody} would be malicious: lower"
-                f" attack.{'clients' if self.clients else 'share'}, or have more clients."
+                " attack.clients, or have more clients."
             )
         return wanted
 

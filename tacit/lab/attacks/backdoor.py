@@ -132,8 +132,8 @@ def _line(name: str, values: np.ndarray) -> Line:
 def _words(row: Row) -> str:
     experiment = read(row.runs[0].folder).experiment
     attack = _malicious(experiment)
-    share = f"{attack.share or 0.1:.3g} of the clients malicious"
-    many = f"{attack.clients} malicious clients" if attack.clients else share
+    share = f"{attack.clients:.3g} of the clients malicious"
+    many = f"{attack.clients} malicious clients" if isinstance(attack.clients, int) else share
     promised = {"none": "no privacy"}.get(experiment.privacy.kind, f"{experiment.privacy.kind} privacy")
     rule = experiment.aggregate.rule or "mean"
     return f"{attack.kind}, {many} from round {attack.start + 1}; {promised}, rule {rule}"
