@@ -20,6 +20,7 @@ from tacit.deploy.site.accept import accept as real_accept
 from tacit.deploy.site.consent import code_digest
 from tacit.deploy.site.limits import allow, make_site, read_limits
 from tacit.deploy.site.site import UNSAID, Site
+from tacit.engine.assemble import START
 from tacit.errors import BudgetExhausted, Refusal, Refused
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Message
@@ -661,3 +662,10 @@ def test_a_server_cannot_fill_a_sites_disk_with_runs(server):
         asking.agree(run=f"{2:032x}")
     asking.agree(run=f"{1:032x}")
     assert len(asking.site._held) <= 2
+
+
+def test_what_a_site_is_promised_says_that_the_server_gives_the_start(server):
+    asking = server()
+    asking.agree()
+    (promise,) = asking.folder.rglob("promise.txt")
+    assert START in promise.read_text("utf-8")
