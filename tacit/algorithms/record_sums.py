@@ -17,6 +17,7 @@ from dp_accounting import DpEvent
 
 from tacit.algorithms import printable
 from tacit.algorithms.central_dp import update_of
+from tacit.algorithms.encrypted import Encrypted
 from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import STEP_BITS, ExactSum, TrainingMechanism, bound
@@ -171,3 +172,32 @@ class Adding:
         info = {"noise_std": rate * noised.noise_std / batch, "refused": self.refused, "batch": batch}
         info["noised_norm"] = norm if norm.is_cuda else float(norm)
         return State(params, {}, memory), info
+
+
+@dataclass(frozen=True)
+class SecretRecordSums(Encrypted):
+    """The same where nobody is trusted: each client's sum is rounded to the grid, carries its share of the noise and is hidden.
+
+    `mechanism(client)` draws the batch, adds the share and names the price of the opened sum at the client's own rate. A group's
+    `weights` are the records that a client's batch is expected to hold: what the opened sum is divided by, of those in it.
+
+    Guarantee: record level, add or remove one record of one client, for whoever sees opened sums of enough reports.
+    """
+
+    mechanism: Callable[[Client], Any]
+    views: Shifts | None = None
+
+    def cost(self, client: Client) -> DpEvent:
+        """The opened sum, in which a record of this client takes part at its rate."""
+        return self.mechanism(client).event()
+
+    def quantised(
+        self, work: Workspace, received: Message, client: Client, derive: Derive
+    ) -> tuple[Any, dict[str, Any]]:
+        """The integers of one Poisson batch's clipped gradients, without noise."""
+        work.theta.copy_(received.tensors["params"])
+        stream, mechanism = derive("train"), self.mechanism(client)
+        _, drawn = mechanism.sample(mechanism.init(), stream, client.size)
+        total, info = clipped_batch(work, client, drawn, stream, self.views)
+        told = {"loss": info.loss_sum / max(1, info.examples), "clipped": info.fraction_clipped}
+        return self.grid.quantise(total.vector.cpu().numpy(), stream=derive("rounding")), told

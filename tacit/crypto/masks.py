@@ -18,9 +18,10 @@ import hmac
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
+import torch
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -28,8 +29,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from tacit.crypto.grid import Lanes
 from tacit.crypto.signing import Members, Signer
-from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewReports
+from tacit.errors import BadInput, BadOpening, GridOverflow, MessageRefused, Refused, TacitError, TooFewReports
+from tacit.types import Message, Shared
 
 PRIME = 2**256 + 297  # the least prime above 2^256: every seed of 32 bytes is one field element
 SEED_BYTES, SHARE_BYTES = 32, 33  # a field element may need one bit more than 32 bytes
@@ -462,3 +465,98 @@ def joined(shares: Sequence[tuple[int, int]]) -> bytes | None:
                 up, down = up * j % PRIME, down * (j - i) % PRIME
         value = (value + share * up * pow(down, -1, PRIME)) % PRIME
     return value.to_bytes(SEED_BYTES, "big") if value < 2**256 else None
+
+
+# In one process, where all parties are there: what a simulation adds is what a deployment would open.
+
+
+@dataclass(frozen=True, eq=False)
+class Masked:
+    """Reports under masks, all of whose legs one process takes: the third seal beside `Plain` and `Sealed`.
+
+    Guarantee: from the same integers the opened sum is the same as theirs, to the bit; the protocol is the one that sites run.
+    """
+
+    lanes: Lanes
+    roster: Roster
+    parties: Mapping[str, Party] = field(repr=False)
+
+    @property
+    def bits(self) -> int:
+        """Of a report's integers: the sum of the most reports does not wrap."""
+        return 32 if 2 * self.lanes.reach * self.lanes.reports < 2**32 else 64
+
+    @property
+    def report_bytes(self) -> int:
+        """The masked integers."""
+        return self.lanes.count * self.bits // 8
+
+    def _joined(self, client: str, round: int) -> Joined:
+        attempt = Attempt(self.roster, round)
+        return self.parties[client].join(attempt, _setups(self, round).values(), model="")
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        """The client's integers under its masks. Raises: GridOverflow for integers beyond the lanes."""
+        vector = shared.vector.numpy()
+        if np.abs(vector).max(initial=0) > self.lanes.reach:
+            raise GridOverflow(f"A value is beyond the {self.lanes.reach} that its lane was made for.")
+        masked = self._joined(client, round).mask(vector, bits=self.bits)
+        return {"report": torch.from_numpy(masked.view(f"<i{self.bits // 8}"))}
+
+    def collect(self, *, round: int) -> "MaskedSum":
+        """An empty sum."""
+        return MaskedSum(
+            self, round, Collecting(Attempt(self.roster, round), "", _setups(self, round), self.lanes.count, self.bits)
+        )
+
+
+@lru_cache(maxsize=4)
+def _setups(seal: Masked, round: int) -> dict[str, Setup]:
+    return {name: party.setup(Attempt(seal.roster, round)) for name, party in seal.parties.items()}
+
+
+@dataclass
+class MaskedSum:
+    """The masked reports of a round, and the two legs that open their sum."""
+
+    seal: Masked
+    round: int
+    collecting: Collecting
+    opened: None = None  # nobody outside is asked
+
+    @property
+    def clients(self) -> list[str]:
+        """Whose report is in the sum."""
+        return list(self.collecting.reported)
+
+    def accept(self, message: Message) -> None:
+        """Adds a report. Raises: MessageRefused for what is none; the sum is then as it was."""
+        report = message.tensors.get("report")
+        if report is None or list(message.tensors) != ["report"]:
+            raise MessageRefused(f"it sent no report: {message.facts.get('failed', 'there was none in its message')}")
+        self.collecting.add(message.sender, report.numpy().view(WIDTHS[self.seal.bits]))
+
+    def settle(self) -> Mapping[str, TacitError]:
+        """Nobody: masks prove nothing of what is under them."""
+        return {}
+
+    def open(self) -> np.ndarray:
+        """The sum, after every survivor has signed the list and given its shares.
+
+        Raises: TooFewReports; GridOverflow for a sum that honest reports could not have.
+        """
+        survivors = self.collecting.survivors
+        joined = {name: self.seal._joined(name, self.round) for name in survivors}
+        signatures = {name: mine.agree(survivors) for name, mine in joined.items()}
+        total = self.collecting.opened({name: mine.unmask(survivors, signatures) for name, mine in joined.items()})
+        if np.abs(total).max(initial=0) > self.seal.lanes.reach * len(survivors):
+            raise GridOverflow("The opened sum is out of range: a report did not keep to the grid.")
+        return total
+
+
+def masked(lanes: Lanes, parties: Sequence[Party], *, at_least: int, colluding: int) -> Masked:
+    """The seal of parties that all are here. Raises: BadInput as `Roster`."""
+    signing = {one.name: one.signer.public for one in parties}
+    envelopes = {one.name: one.envelope_key for one in parties}
+    roster = Roster("one process", signing, envelopes, at_least, colluding)
+    return Masked(lanes, roster, {one.name: one for one in parties})

@@ -42,10 +42,16 @@ class SumGrid:
     size: int
     clip: float
     batch: float
+    factor: float = 1.0  # of what a sum stands for: the server's step along a gradient is -learning_rate times it
 
     def __post_init__(self) -> None:
         check.at_least(1, size=self.size)
         check.positive(clip=self.clip, batch=self.batch)
+
+    @property
+    def dimension(self) -> int:
+        """The coordinates on the grid."""
+        return self.size
 
     @property
     def step(self) -> float:
@@ -86,6 +92,6 @@ class SumGrid:
         y = np.clip(np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) / self.step, -reach, reach)
         return RoundedSum(np.floor(y + u).astype(np.int64), self.l2_squared, self.largest)
 
-    def dequantise(self, values: np.ndarray) -> np.ndarray:
-        """The sum that integers stand for."""
-        return np.asarray(values, dtype=np.float64) * self.step
+    def dequantise(self, values: np.ndarray, *, round: int = 0) -> np.ndarray:
+        """What integers stand for: the sum, times `factor`."""
+        return np.asarray(values, dtype=np.float64) * (self.step * self.factor)

@@ -174,7 +174,7 @@ def refuse_impossible(experiment: Experiment) -> None:
             raise BadInput(f"train.{key} is not told to a kind of privacy that is not Tacit's own: leave it out.")
     if experiment.protect.kind != "none" and privacy.kind != "distributed":
         raise BadInput(
-            f'protect.kind = "{experiment.protect.kind}" encrypts integers with shares of noise: set privacy.kind = "distributed".'
+            f'protect.kind = "{experiment.protect.kind}" hides integers with shares of noise: set privacy.kind = "distributed".'
         )
     if privacy.groups == 2 and train.clients_per_round and not privacy.fewest_reports:
         raise BadInput(
@@ -209,8 +209,8 @@ def _refuse_beside_sums_of_records(experiment: Experiment) -> None:
     for key in ("batch_size", "sampling_rate", "clients_per_round", "momentum", "weight_decay", "proximal"):
         if getattr(train, key):
             raise BadInput(
-                f'train.{key} has no effect with privacy.kind = "central" and unit = "record", where all clients are in every round'
-                " and each is drawn from at the rate that its epsilon pays for: leave it out."
+                f"train.{key} has no effect where records' sums are noised once: all clients are in every round, and each is drawn"
+                " from at the rate that its epsilon pays for. Leave it out."
             )
     if experiment.attack is not None:
         raise BadInput("Malicious clients are not simulated where sums of records are noised once: leave out [attack].")

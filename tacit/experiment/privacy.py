@@ -117,7 +117,7 @@ class PrivacySection(Section):
     @property
     def sums_records(self) -> bool:
         """Whether clients send sums of their records' clipped gradients, which are noised once all of them are added."""
-        return self.kind == "central" and self.unit == "record"
+        return self.kind in ("central", "distributed") and self.unit == "record"
 
     @property
     def run_delta(self) -> float:
@@ -230,6 +230,19 @@ class CentralRecords(PrivacySection):
     rate_cap: Annotated[float, Field(ge=1)] | None = None  # the largest ratio of sampling rates
 
 
+class DistributedRecords(PrivacySection):
+    """The same where the server is not trusted: every client adds a share of integer noise to its sum, and only the sum of all is
+    opened. Every member reads the model and knows its own share, so at least one is taken to collude.
+    """
+
+    kind: Literal["distributed"] = "distributed"
+    unit: Literal["record"] = "record"
+    rate_cap: Annotated[float, Field(ge=1)] | None = None  # the largest ratio of sampling rates
+    noise: Literal["skellam", "discrete-gaussian"] | None = None  # which integer noise (discrete-gaussian)
+    fewest_reports: Count | None = None  # with fewer, nothing is opened
+    colluding: Count | None = None  # so many clients may tell the server their shares (1)
+
+
 class Foreign(PrivacySection):
     """Somebody else's kind; it is looked for when it is needed, not here."""
 
@@ -244,8 +257,8 @@ class Foreign(PrivacySection):
 def _kind(values: Any) -> str | None:
     said = values if isinstance(values, dict) else vars(values) if isinstance(values, PrivacySection) else None
     kind = "none" if said is None else said.get("kind", "none")
-    if kind == "central" and said is not None and said.get("unit") == "record":
-        return "central-records"
+    if kind in ("central", "distributed") and said is not None and said.get("unit") == "record":
+        return f"{kind}-records"
     if kind == "central" and said is not None and said.get("sampler") == "cyclic":
         return "cyclic"
     return None if not isinstance(kind, str) else "foreign" if ":" in kind else kind
@@ -258,11 +271,16 @@ Privacy = Annotated[
     | Annotated[Cyclic, Tag("cyclic")]
     | Annotated[CentralRecords, Tag("central-records")]
     | Annotated[Distributed, Tag("distributed")]
+    | Annotated[DistributedRecords, Tag("distributed-records")]
     | Annotated[Foreign, Tag("foreign")],
     Discriminator(_kind),
 ]
 PrivacySection.elsewhere = frozenset(
-    {key for kind in (Local, Central, Cyclic, CentralRecords, Distributed) for key in kind.model_fields}
+    {
+        key
+        for kind in (Local, Central, Cyclic, CentralRecords, Distributed, DistributedRecords)
+        for key in kind.model_fields
+    }
     - set(PrivacySection.model_fields)
 )
 
@@ -270,7 +288,7 @@ PrivacySection.elsewhere = frozenset(
 class ProtectSection(Section):
     """`[protect]`: how reports are encrypted on their way; unless it is said, they are not."""
 
-    kind: Literal["none", "paillier"] = "none"  # paillier: the server adds ciphertexts
+    kind: Literal["none", "paillier", "masks"] = "none"  # how the server adds what it cannot read
 
     if TYPE_CHECKING:
         key_bits: Literal[2048, 3072, 4096] | None = None
@@ -317,10 +335,19 @@ class Paillier(ProtectSection):
             )
 
 
+class Masks(ProtectSection):
+    """Masks that cancel in the sum: far cheaper than ciphertexts, and nothing proves that a report is in range."""
+
+    kind: Literal["masks"] = "masks"
+
+
 def _protect(values: Any) -> str | None:
     kind = values.get("kind", "none") if isinstance(values, dict) else getattr(values, "kind", None)
     return kind if isinstance(kind, str) else None
 
 
-Protect = Annotated[Annotated[Unprotected, Tag("none")] | Annotated[Paillier, Tag("paillier")], Discriminator(_protect)]
+Protect = Annotated[
+    Annotated[Unprotected, Tag("none")] | Annotated[Paillier, Tag("paillier")] | Annotated[Masks, Tag("masks")],
+    Discriminator(_protect),
+]
 ProtectSection.elsewhere = frozenset(set(Paillier.model_fields) - set(ProtectSection.model_fields))

@@ -249,5 +249,5 @@ def could_remember(model: nn.Module) -> bool:
 class Trained:
     """What local training gives: the update, and numbers for the researcher that never leave the simulator."""
 
-    update: Raw | Private | Shared
+    update: Raw | Private | Shared | Bounded  # a bounded sum of records, which goes to a trusted server alone
     info: dict[str, float] = field(default_factory=dict)

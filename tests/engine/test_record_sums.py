@@ -1,5 +1,6 @@
 """Noise once: sums of all clients' records under a trusted server, each client its own epsilon by its own rate."""
 
+import json
 import math
 import sqlite3
 from functools import partial
@@ -14,8 +15,10 @@ from statistical import has_std, is_normal, is_poisson_sampling
 import tacit
 from tacit.algorithms import finished
 from tacit.algorithms.record_sums import RecordSums, SumNoise
+from tacit.crypto.grid import Quantised
+from tacit.crypto.sum_grid import RoundedSum
 from tacit.engine.assemble import build
-from tacit.errors import BadInput, Refused
+from tacit.errors import BadInput, Refused, TacitError
 from tacit.lab.tuning.price import refuse_unsearchable
 from tacit.privacy.accounting import price
 from tacit.privacy.local.mechanism import SampledGaussian
@@ -276,3 +279,128 @@ def test_the_promise_is_kept_where_the_rate_of_one_client_is_twice_what_was_pric
     )
     assert price.epsilon(((less, 60),), delta=1e-3) > 0.5
     assert np.isfinite(z)
+
+
+def secret(protect="none", **changes):
+    privacy = {"kind": "distributed", "rate_cap": 3.0} | changes.pop("privacy", {})
+    return experiment(privacy=privacy, protect={"kind": protect}, **changes)
+
+
+def test_sums_in_clear_under_masks_and_under_paillier_are_the_same_bits_at_one_price(tmp_path):
+    models, spent = set(), set()
+    for how in ("none", "masks", "paillier"):
+        made = secret(how, train={"rounds": 2})
+        if how == "paillier":
+            made = experiment(
+                privacy={"kind": "distributed", "rate_cap": 3.0},
+                protect={"kind": how, "key_bits": 2048},
+                train={"rounds": 2},
+            )
+        history = tacit.run(made, out=tmp_path / how)
+        models.add((tmp_path / how / "model.safetensors").read_bytes())
+        spent.add(history.summary["guarantee"]["epsilon"]["max"])
+        trusted = "trusted to add reports and not to look" in history.sentence
+        assert trusted == (how == "none")
+        assert "even with the shares of 1 other client" in history.sentence
+        assert (
+            history.summary["guarantee"]["also"][0]["epsilon"]["max"] > history.summary["guarantee"]["epsilon"]["max"]
+        )
+    assert len(models) == len(spent) == 1
+
+
+def test_the_opened_sum_carries_the_noise_that_is_priced_even_without_the_colluders_share():
+    plan = build(secret()).plan
+    noise, shares = plan.noises[0], []
+    assert (noise.law, noise.fewest, noise.colluding, noise.honest) == ("discrete-gaussian", 4, 1, 3)
+    zero = RoundedSum(np.zeros(plan.grid.size, dtype=np.int64), plan.grid.l2_squared, plan.grid.largest)
+    for seed in range(60):
+        three = [plan._mechanisms[0].noise({}, seeded(seed)("share", k), zero)[1].vector.numpy() for k in range(3)]
+        shares.append(sum(three))
+    std = noise.multiplier * math.sqrt(plan.grid.l2_squared)
+    assert has_std(np.concatenate(shares), std)
+    assert not has_std(np.concatenate(shares), std * 2 / 3)
+    event = plan.mechanism(build(secret()).population[0]).event()
+    assert event.shares == 3
+    assert event.gaussian[1] == pytest.approx(noise.multiplier, rel=1e-3)
+    assert event.sampling_rate == plan.chosen.rates[0]
+
+
+def test_every_client_is_charged_its_own_rate_of_the_sum_and_no_more_than_its_epsilon(tmp_path):
+    tacit.run(secret("masks"), out=tmp_path / "run")
+    ledger = sqlite3.connect(tmp_path / "run" / "ledger.db")
+    rows = ledger.execute("SELECT client, text FROM charges JOIN events ON events.id = charges.event").fetchall()
+    assert {json.loads(text)["event"] for _, text in rows} == {"sampled-gaussian-sum"}
+    for name, epsilon in zip(sorted({name for name, _ in rows}), EPSILONS, strict=True):
+        mine = price.compose([(price.from_text(text), 1) for who, text in rows if who == name])
+        assert price.epsilon(mine, delta=1e-3) <= epsilon
+
+
+def test_skellam_shares_are_dearer_so_they_take_more_noise():
+    multipliers = {
+        law: build(secret(privacy={"noise": law, "epsilon": 2.0})).plan.chosen.multiplier
+        for law in ("skellam", "discrete-gaussian")
+    }
+    assert multipliers["skellam"] > multipliers["discrete-gaussian"]
+
+
+def test_a_share_is_not_added_to_integers_that_a_whole_client_was_rounded_to():
+    plan = build(secret()).plan
+    whole = Quantised(np.zeros(plan.grid.size, dtype=np.int64), plan.grid.l2_squared, plan.grid.largest)
+    with pytest.raises(TypeError):
+        plan._mechanisms[0].noise({}, seeded(0)("share"), whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"privacy": {"colluding": 0}}, "colluding"),
+        ({"privacy": {"colluding": 4}}, "every client knows its own share"),
+        ({"privacy": {"fewest_reports": 5}}, "every client knows its own share"),
+        ({"privacy": {"groups": 2}}, "groups"),
+        ({"privacy": {"share": "note-2020"}}, "share"),
+        ({"privacy": {"bits": 8}}, "bits"),
+        ({"train": {"local_steps": 2}}, "set train.local_steps = 1"),
+        ({"aggregate": {"rule": "median"}}, "must see single updates"),
+    ],
+)
+def test_what_cannot_stand_beside_secret_sums_of_records_is_refused(change, why):
+    with pytest.raises(TacitError, match=why):
+        build(secret(**change))
+
+
+def test_masks_hide_client_level_sums_too_and_need_enough_reports_for_their_threshold(tmp_path):
+    values = {
+        "data": {"name": "digits", "clients": 4, "examples_per_client": 40},
+        "train": {"rounds": 1, "local_steps": 2},
+    }
+    values |= {"privacy": {"kind": "distributed", "epsilon": 8.0, "delta": 1e-3}, "run": {"workers": 1}}
+    bits = set()
+    for how in ("none", "masks"):
+        tacit.run(tacit.Experiment(**values, protect={"kind": how}), out=tmp_path / how)
+        bits.add((tmp_path / how / "model.safetensors").read_bytes())
+    assert len(bits) == 1
+    few = values | {"privacy": values["privacy"] | {"fewest_reports": 2}}
+    with pytest.raises(BadInput, match="open sums of 3 to 4 reports"):
+        build(tacit.Experiment(**few, protect={"kind": "masks"}))
+
+
+def test_a_report_out_of_range_drops_the_round_and_a_missing_one_opens_nothing():
+    parts = build(secret("masks", train={"rounds": 1}))
+    algorithm, state = parts.algorithm, parts.algorithm.init(parts.params)
+    clients = [parts.population[k] for k in range(4)]
+    received = algorithm.broadcast(state, clients, round=0)
+    work = Workspace(parts.model, parts.theta, 1.0, 256, losses=parts.losses)
+    messages = []
+    for client in clients:
+        trained = algorithm.train(work, received, client, partial(seeded(1), client.id))
+        messages.append(algorithm.release(trained, client, received))
+    whole, info = finished(algorithm.collect(state, round=0), messages, partial(seeded(0), "server"))
+    assert info["refused"] == {}
+    assert not torch.equal(whole.params, state.params)
+    few, info = finished(algorithm.collect(state, round=0), messages[:3], partial(seeded(0), "server"))
+    assert torch.equal(few.params, state.params)
+    assert "3 reports arrived and 4 are needed" in info["refused"]["the sum of group all"]
+    liar = Message(messages[0].sender, {"report": messages[0].tensors["report"] + 2**30})
+    lied, info = finished(algorithm.collect(state, round=0), [liar, *messages[1:]], partial(seeded(0), "server"))
+    assert torch.equal(lied.params, state.params)
+    assert "out of range" in info["refused"]["the sum of group all"]

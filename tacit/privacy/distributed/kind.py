@@ -18,6 +18,7 @@ from tacit.algorithms.rules.pfa import threshold
 from tacit.crypto import keys, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
 from tacit.crypto.holder import Alone, Opener, Opens, Together
+from tacit.crypto.masks import Party, masked
 from tacit.crypto.paillier import PublicKey
 from tacit.crypto.randomisers import Randomisers
 from tacit.crypto.seal import Plain, Seal, Sealed
@@ -33,12 +34,13 @@ from tacit.privacy.accounting import events, price
 from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
 from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.plan import Plan, Purse, Traits
+from tacit.privacy.plan import Kind, Plan, Purse, Traits
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client, Guarantee
 
 ACCOUNTANT = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
+MASKS = "the masks' keys and streams (Curve25519, AES) keep their assumptions"
 
 
 def keys_kept(experiment: Experiment, *, clients: int) -> str:
@@ -106,8 +108,12 @@ class OneProcess:
     ) -> Seal:
         """Reports that can be read where nothing is sealed, else under the run's key. Guarantee: in either case a sum of
         fewer than the group's `fewest` reports is not opened."""
-        noise = plan.noises[number]
-        if self.experiment.protect.kind != "paillier":
+        noise, how = plan.noises[number], self.experiment.protect.kind
+        if how == "masks":
+            signing = (Signer(client, Ed25519PrivateKey.generate()) for client in clients)
+            parties = [Party(signer, secrets.token_bytes(32)) for signer in signing]
+            return masked(lanes_of(plan, number, None), parties, at_least=noise.fewest, colluding=noise.colluding)
+        if how != "paillier":
             return Plain(lanes_of(plan, number, None), noise.fewest)
         key, shares = self.keys
         lanes = lanes_of(plan, number, key.public)
@@ -206,7 +212,7 @@ class DistributedPlan(Plan):
         return members
 
     def words(self, experiment: Experiment) -> Words:
-        known, sealed = self.noises[0].colluding, experiment.protect.kind == "paillier"
+        known, how = self.noises[0].colluding, experiment.protect.kind
         what = "noise and the shares of the key" if experiment.protect.split else "shares"
         helped = f", even with the {what} of {known} other client{'s' if known > 1 else ''}," if known else ""
         keyless = "the server, which holds no key, and everybody who sees the sums or the models"
@@ -218,8 +224,10 @@ class DistributedPlan(Plan):
         sampler = f"{shares} (nothing is claimed for choosing clients at random)"
         who = f"of the reports in a sum at most {known} come from clients that give away or leave out their noise"
         own = () if known else ("a client does not use that it knows its own share",)
-        paillier = ("Paillier keeps its assumption", keys_kept(experiment, clients=len(self.groups))) if sealed else ()
-        return Words((keyless if sealed else trusted) + helped, EMPTIED, sampler, ACCOUNTANT, (who, *own, *paillier))
+        paillier = ("Paillier keeps its assumption", keys_kept(experiment, clients=len(self.groups)))
+        keeps = {"none": (), "paillier": paillier, "masks": (MASKS,)}[how]
+        against = (trusted if how == "none" else keyless) + helped
+        return Words(against, EMPTIED, sampler, ACCOUNTANT, (who, *own, *keeps))
 
     def also(
         self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
@@ -230,12 +238,15 @@ class DistributedPlan(Plan):
         """
         protect = experiment.protect
         reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
-        sealed = f"the server once it has {reader}"
+        readers = {
+            "paillier": f"the server once it has {reader}",
+            "masks": "whoever takes the masks off a single report",
+        }
         other = replace(
             guarantee,
-            adversary=sealed if protect.kind == "paillier" else "a server that looks at single reports",
+            adversary=readers.get(protect.kind, "a server that looks at single reports"),
             sampler="single reports, each with its own share of the noise",
-            assumes=(*WHO["client"], *PUBLIC),
+            assumes=(*WHO[guarantee.unit], *PUBLIC),
         )
         return (spent_by(other, ledger, population, seen=events.alone),)
 
@@ -335,7 +346,7 @@ class Distributed:
             )
             noises.append(noise)
         plan = DistributedPlan(grid, tuple(noises), groups, rounds, who)
-        if experiment.protect.kind == "paillier" and plan.min_reports < 2:
+        if experiment.protect.kind != "none" and plan.min_reports < 2:
             raise BadInput("A sum of one report is that report: set privacy.fewest_reports to 2 or more.")
         return plan
 
@@ -380,6 +391,10 @@ def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
         )
 
 
-def kind(experiment: Experiment) -> Distributed:
-    """The one kind there is."""
+def kind(experiment: Experiment) -> Kind:
+    """Of whole updates, or of records where that is the unit."""
+    if experiment.privacy.sums_records:
+        from tacit.privacy.distributed.records import DistributedRecords
+
+        return DistributedRecords()
     return Distributed()

@@ -1,0 +1,190 @@
+"""Distributed DP of records: noise once on a sum that nobody opens one by one, each client at a rate of its own."""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tacit.algorithms import Algorithm
+from tacit.algorithms.encrypted import Group
+from tacit.algorithms.record_sums import SecretRecordSums
+from tacit.crypto.sum_grid import RoundedSum, SumGrid
+from tacit.data.population import Population
+from tacit.digest import mark
+from tacit.errors import BadInput, Refused
+from tacit.experiment import Experiment
+from tacit.privacy import samplers
+from tacit.privacy.accounting import price
+from tacit.privacy.accounting.sampled_sums import SUMS, SampledSumDpEvent
+from tacit.privacy.distributed.kind import ALL, DistributedPlan, OneProcess, summing_rule
+from tacit.privacy.distributed.mechanism import LOG2_CUT, SharedNoise
+from tacit.privacy.guarantee import ONE_RECORD, Words
+from tacit.privacy.integers.discrete import distance
+from tacit.privacy.mechanism import NoiseState
+from tacit.privacy.plan import Plan, Purse, Traits
+from tacit.privacy.rates import Rates, choose
+from tacit.privacy.wiring import Wiring, descent_of
+from tacit.random import Stream
+from tacit.types import Client, Shared
+
+
+@dataclass(frozen=True)
+class RecordShare:
+    """What one client runs in a round: it draws a batch at its own rate and adds its share to the batch's sum.
+
+    Guarantee: an opened sum costs `event()`, for its records. `failure` is the probability that rounding moves one further.
+    """
+
+    share: SharedNoise
+    sampling_rate: float
+    failure: float
+
+    def init(self) -> NoiseState:
+        """No round knows of another one."""
+        return {}
+
+    def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """Each record independently, at the client's rate."""
+        return state, stream.bernoulli(size, self.sampling_rate)
+
+    def noise(self, state: NoiseState, stream: Stream, bounded: RoundedSum) -> tuple[NoiseState, Shared]:
+        """Adds the client's share. Raises: TypeError for integers whose sensitivity is not one record's."""
+        if not isinstance(bounded, RoundedSum):
+            raise TypeError("a record's share of noise is for sums of records, rounded as such")
+        return self.share.noise(state, stream, bounded)  # type: ignore[arg-type]
+
+    def event(self) -> SampledSumDpEvent:
+        """The price of one opened sum for this client's records."""
+        noise = self.share
+        slack = noise.dimension * noise.most * distance(noise._law) + 2.0**LOG2_CUT + self.failure
+        return SUMS[noise.law](
+            noise.share_variance, noise.honest, noise.l2_squared, noise.dimension, self.sampling_rate, slack
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SecretRecordsPlan(DistributedPlan):
+    """One share for all, and every client's own rate.
+
+    Guarantee: record level, for whoever sees opened sums (or the models) and no single report.
+    """
+
+    traits: ClassVar[Traits] = Traits(summed=True, own_training=True)
+
+    chosen: Rates
+    sizes: np.ndarray = field(repr=False)
+
+    def mechanism(self, client: Client) -> RecordShare:  # type: ignore[override]
+        """What the client runs in a round."""
+        return self._mechanisms[client.index]
+
+    @cached_property
+    def _mechanisms(self) -> list[RecordShare]:
+        (noise,), failure = self.noises, self.grid.failure  # type: ignore[attr-defined]
+        return [RecordShare(noise, float(rate), failure) for rate in self.chosen.rates]
+
+    def digest(self) -> str:
+        """Grid, share and all rates."""
+        return mark(repr((self.grid, self.noises, self.participations)), self.chosen.rates.tobytes())
+
+    def algorithm(self, wiring: Wiring) -> Algorithm:
+        """SecretRecordSums. Raises BadInput or KeyRefused for seals that cannot be had."""
+        population, train, noise = wiring.population, wiring.experiment.train, self.noises[0]
+        rule = wiring.rule("mean")
+        statistics = wiring.statistics(self.report_noise, wiring.takes_part(1.0))
+        facts = dict(zip(population.names, wiring.facts(statistics), strict=True))
+        records = dict(zip(population.names, (self.chosen.rates * self.sizes).tolist(), strict=True))
+        noise.prepare()  # before the client processes fork
+        seals = wiring.seals or OneProcess(wiring.experiment, len(population))
+        group = Group(ALL, noise, seals.seal(self, 0, ALL, list(facts), population.names), facts, records)
+        grid = replace(self.grid, factor=-train.learning_rate)  # type: ignore[type-var]
+        server = wiring.server(rule, statistics, schedule=descent_of(wiring.experiment).schedule)
+        groups = dict.fromkeys(population.names, group)
+        return SecretRecordSums(groups, grid, server, wiring.training, self.mechanism, wiring.views)  # type: ignore[arg-type]
+
+    def words(self, experiment: Experiment) -> Words:
+        """As of other sums, for one record."""
+        said = super().words(experiment)
+        who = f"Poisson batches, secret at each of {len(self.sizes)} clients at a rate of its own, in {said.sampler}"
+        return replace(said, relation=ONE_RECORD, sampler=who.partition(" (nothing is claimed")[0], accountant="")
+
+    def title(self, experiment: Experiment) -> str:
+        """Names where the noise stands."""
+        return "distributed DP of records (noise once, on the sum)"
+
+    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+        """A row for every group of clients with the same budget: rates, and what is left if the secrecy of sums fails."""
+        table, rates, noise, delta = [], self.chosen.rates, self.noises[0], purse.population.delta
+        for members in purse.groups():
+            ends = purse.ends(members)
+            left = [purse.rounds(k, self._mechanisms[k].event(), hint=self.participations) for k in ends]
+            alone = max(
+                price.epsilon(((self._mechanisms[k].event().alone(), self.participations),), delta=delta) for k in ends
+            )
+            table.append(
+                {
+                    **purse.whose(members),
+                    "noise_multiplier": [noise.multiplier, noise.multiplier],
+                    "sampling_rate": [float(rates[members].min()), float(rates[members].max())],
+                    "steps": [1, 1],
+                    "planned_rounds": self.participations,
+                    "affordable_rounds": [min(left), max(left)],
+                    "fewest_reports": noise.fewest,
+                    "noise_over_batch": noise.multiplier / self.chosen.batch(self.sizes),
+                    "epsilon_single_reports": alone,
+                    "accountant": purse.experiment.privacy.accountant,
+                    "guarantee": f"record level, {ONE_RECORD}, {noise.law} shares on the sum of all clients' Poisson batches",
+                }
+            )
+        return table
+
+
+class DistributedRecords:
+    """The kind `distributed` with unit = "record"."""
+
+    plans = SecretRecordsPlan
+
+    def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
+        """The least noise over batch that all budgets pay for, in shares for the fewest honest reports, and every client's rate.
+
+        Raises: BadInput for budgets without a limit, shares that have no price and numbers of reports that cannot be.
+        """
+        privacy, rounds, clients = experiment.privacy, experiment.train.rounds, len(population)
+        summing_rule(experiment)
+        epsilons, sizes = np.asarray(population.to_spread, dtype=float), np.asarray(population.sizes)
+        if not np.isfinite(epsilons).all():
+            raise BadInput(
+                "epsilon = inf sets no limit, so no sampling rate follows from it: give every client a number."
+            )
+        fewest, colluding = privacy.fewest_reports or clients, privacy.colluding or 1
+        if not colluding < fewest <= clients:
+            raise BadInput(
+                f"Expected privacy.colluding < privacy.fewest_reports <= {clients} clients, got {colluding} and {fewest}:"
+                " every client knows its own share of the noise, so at least one counts as colluding."
+            )
+        law, whole = privacy.noise or "discrete-gaussian", SumGrid(size, privacy.clip, float(sizes.max()))
+
+        def shares(z: float, grid: SumGrid) -> SharedNoise:
+            variance = z**2 * grid.l2_squared / (fewest - colluding)
+            return SharedNoise(law, variance, grid.l2_squared, size, fewest, colluding, clients)
+
+        def cost(z: float, rate: float) -> float:
+            try:
+                event = RecordShare(shares(z, whole), rate, whole.failure).event()
+            except BadInput:  # a share too narrow to have a price
+                return math.inf
+            return price.epsilon(((event, rounds),), delta=population.delta, accountant=privacy.accountant)
+
+        settings = {"rounds": rounds, "delta": population.delta, "parameters": size, "cap": privacy.rate_cap}
+        chosen = choose(epsilons, sizes, cost=cost, multiplier=privacy.noise_multiplier, **settings)
+        grid = SumGrid(size, privacy.clip, float((chosen.rates * sizes).max()))  # its sensitivity is that of any batch
+        groups, who = np.zeros(clients, dtype=int), samplers.of(experiment, clients)
+        return SecretRecordsPlan(grid, (shares(chosen.multiplier, grid),), groups, rounds, who, chosen, sizes)  # type: ignore[arg-type]
+
+    def refuse_at_site(self, experiment: Experiment) -> None:
+        """Raises Refused: sites do not take part in such sums yet."""
+        raise Refused(
+            'privacy.kind = "distributed" with unit = "record" runs in simulations; a deployment has unit = "client".'
+        )
