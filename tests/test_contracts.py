@@ -247,6 +247,8 @@ KINDS = {
     "central, adaptive": {"kind": "central", "epsilon": 5.0, "adaptive_clip": {"quantile": 0.5, "count_noise": 5.0}},
     "distributed, skellam": {"kind": "distributed", "epsilon": 5.0},
     "distributed, discrete-gaussian": {"kind": "distributed", "epsilon": 5.0, "noise": "discrete-gaussian"},
+    "central, records": {"kind": "central", "unit": "record", "epsilon": 5.0},
+    "distributed, records": {"kind": "distributed", "unit": "record", "epsilon": 5.0},
     "scaffold": {"kind": "none"},
     "scaffold, record level": {"kind": "local", "epsilon": 5.0},
     "scaffold, client level": {"kind": "local", "unit": "client", "epsilon": 5.0},
@@ -262,10 +264,11 @@ def parts(request):
     """One experiment per way in which an algorithm can be set."""
     more = {"control": "scaffold"} if request.param.startswith("scaffold") else {}
     own = OWN if request.param.startswith("mean-regularised") else {}
+    steps = {"local_steps": 1} if request.param.endswith("records") else {"local_steps": 2, "batch_size": 5}
     return build(
         tacit.Experiment(
             data={"clients": 6, "examples_per_client": 20, **({"own_share": 0.2} if own else {})},
-            train={"rounds": 3, "local_steps": 2, "batch_size": 5, "server_optimizer": "adam", **more},
+            train={"rounds": 3, "server_optimizer": "adam", **steps, **more},
             privacy=KINDS[request.param],
             personal=own,
         )
@@ -295,6 +298,7 @@ def test_every_algorithm_that_ships_is_held_to_the_contract():
         "local_dp",
         "central_dp",
         "encrypted",
+        "record_sums",
         "scaffold",
         "mean_regularised",
     }  # a new one belongs into KINDS
