@@ -21,7 +21,7 @@ from tacit.privacy.accounting.sampled_sums import SUMS, SampledSumDpEvent
 from tacit.privacy.distributed.kind import ALL, DistributedPlan, OneProcess, summing_rule
 from tacit.privacy.distributed.mechanism import LOG2_CUT, SharedNoise
 from tacit.privacy.guarantee import ONE_RECORD, Words
-from tacit.privacy.integers.discrete import distance
+from tacit.privacy.integers import distance
 from tacit.privacy.mechanism import NoiseState
 from tacit.privacy.plan import Plan, Purse, Traits
 from tacit.privacy.rates import Rates, choose
