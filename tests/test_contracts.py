@@ -15,6 +15,7 @@ from tacit.algorithms import finished, rules
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
+from tacit.algorithms.record_sums import RecordSums
 from tacit.algorithms.rules import combined
 from tacit.algorithms.rules.pfa import pfa
 from tacit.algorithms.rules.random_projection import random_projection
@@ -345,5 +346,8 @@ def test_what_leaves_a_client_is_no_raw_update_where_something_is_promised(parts
     elif isinstance(parts.algorithm, CentralDP):
         sent = parts.algorithm.release(raw, client, received).tensors["update"]
         assert float(sent.norm()) == pytest.approx(parts.plan.mechanism.clip, rel=1e-5)
+    elif isinstance(parts.algorithm, RecordSums):
+        with pytest.raises(TypeError, match="sums of clipped gradients"):
+            parts.algorithm.release(raw, client, received)
     else:
         assert torch.equal(parts.algorithm.release(raw, client, received).tensors["update"], raw.update.vector)
