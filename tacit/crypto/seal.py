@@ -14,6 +14,7 @@ import torch
 from tacit.crypto.envelope import LENGTH_BYTES, MOST_HEADER, SIGNATURE_BYTES, RoundContext, chunk_sizes, write
 from tacit.crypto.grid import Lanes
 from tacit.crypto.holder import Inbox, Opened, Opener, Opens
+from tacit.crypto.masks import Masked, MaskedSum
 from tacit.crypto.paillier import PublicKey, Source
 from tacit.crypto.proofs import prove
 from tacit.crypto.signing import Members, Signer
@@ -177,8 +178,8 @@ class SealedSum:
         return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
 
 
-Seal = Plain | Sealed  # from the same integers both open the same sum, to the bit
-Collected = PlainSum | SealedSum  # the reports of a round so far; nobody counts before `settle`
+Seal = Plain | Sealed | Masked  # from the same integers both open the same sum, to the bit
+Collected = PlainSum | SealedSum | MaskedSum  # the reports of a round so far; nobody counts before `settle`
 
 
 def _name(part: int) -> str:

@@ -210,7 +210,7 @@ class Central:
     update and who sent it; whoever sees the models sees one noised sum a round. All clients pay for every round, because
     the price rests on nobody knowing who is in it."""
 
-    plans = CentralPlan
+    plans: type[Plan] = CentralPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """One noise for all clients, from their one budget; counting for an adaptive clip is part of the same price. Raises:
@@ -236,7 +236,7 @@ class Central:
 class BandedCentral(Central):
     """The kind `central` with public cohorts: a client pays in the rounds in which it takes part, and everybody may know which."""
 
-    plans = BandedPlan
+    plans: type[Plan] = BandedPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """One noise for all clients, from their one budget; as many bands as groups unless said. Raises: BadInput where some

@@ -126,7 +126,7 @@ class RecordSumsPlan(Plan):
 class CentralRecords:
     """The kind `central` with unit = "record": a trusted server adds the one noise that hides every record of every client."""
 
-    plans = RecordSumsPlan
+    plans: type[Plan] = RecordSumsPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """The least noise over batch that all budgets pay for, and every client's rate under it.

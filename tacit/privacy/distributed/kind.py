@@ -303,7 +303,7 @@ class Distributed:
     "paillier"` the server sees who reported and the opened sums, and no single report; without, it is trusted not to look
     at one. A client that holds the key sees the sums it opens. Each client pays for the rounds it reports in."""
 
-    plans = DistributedPlan
+    plans: type[Plan] = DistributedPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """Grid, groups and shares of noise. Raises: BadInput for settings that would break the promise: a threshold by which

@@ -144,7 +144,7 @@ class SecretRecordsPlan(DistributedPlan):
 class DistributedRecords:
     """The kind `distributed` with unit = "record"."""
 
-    plans = SecretRecordsPlan
+    plans: type[Plan] = SecretRecordsPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
         """The least noise over batch that all budgets pay for, in shares for the fewest honest reports, and every client's rate.
