@@ -232,6 +232,21 @@ def test_a_roster_that_lies_about_the_site_is_refused(server):
     refused(asking, "asks for epsilon 7", asking.agree, roster=record | {"epsilons": [7.0, 2.0]})
     refused(asking, "another size", asking.agree, roster=record | {"sizes": [1, 60]})
     refused(asking, "does not hold client-0 once", asking.agree, roster=record | {"names": ["a", "b"]})
+    for lie in ({"delta": 1e-6}, {"unit": "client"}):
+        refused(
+            asking,
+            "does not hold client-0 once, under the experiment's delta and unit",
+            asking.agree,
+            roster=record | lie,
+        )
+
+
+def test_what_comes_along_is_bytes_and_of_them_no_more_than_the_site_allows(server):
+    asking = server()
+    asking.agree()
+    refused(asking, "is not bytes", asking.train, 0, body="text")
+    asking.budget("# most_bytes = ", "most_bytes = 100 # ")
+    refused(asking, "sends a question of [0-9]+ bytes; the site allows 100", asking.train, 0)
 
 
 def test_the_number_of_other_sites_cannot_change_within_a_run(server):
