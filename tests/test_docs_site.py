@@ -210,6 +210,7 @@ def test_no_cell_of_a_table_is_a_paragraph():
     long = []
     for path in (*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "bench" / "README.md"):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            line = re.sub(r"`tests/[^`]*`(<br>)?", "", line)  # names of tests are a list, not a paragraph
             cells = re.split(r"(?<!\\)\|", line.strip().strip("|")) if line.lstrip().startswith("|") else []
             long += [f"{path.name}:{number}: {cell[:60]}" for cell in cells if len(cell.strip()) >= LONGEST_CELL]
     assert long == []
