@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from tacit.algorithms import Algorithm
 from tacit.algorithms.scaffold import others_bytes
 from tacit.digest import mark, state_mark
 from tacit.engine.assemble import Parts
@@ -36,14 +35,17 @@ def released(round: int) -> str:
     return f"round {round}"
 
 
+def _begins(parts: Parts, state: State, round: int) -> str:
+    by_round = parts.algorithm.depends_on_round or parts.experiment.train.schedule is not None
+    if parts.nonce and not parts.is_deployed:  # no other start has these keys, and in this one a round happens once
+        return mark("round", str(round))
+    return state_mark(state, turn=round if by_round else None)
+
+
 def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
     """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from.
     Raises: LedgerError where the round was released before, and not in a way that can be repeated bit for bit."""
-    by_round = parts.algorithm.depends_on_round or parts.experiment.train.schedule is not None
-    if parts.nonce and not parts.is_deployed:  # no other start has these keys, and in this one a round happens once
-        begins = mark("round", str(round))
-    else:
-        begins = state_mark(state, turn=round if by_round else None)
+    begins = _begins(parts, state, round)
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
         known_released = ledger.ahead or ledger.released(released(round))
@@ -107,14 +109,14 @@ def _rounds(
             budgets.leave(trainer.unpaid)
             drawn = draw(parts, budgets, r, derive, away=trainer.away())
         with watch("train"):  # a device is at work while they pay
-            message, pending = _dispatched(trainer, algorithm, state, r, drawn or ())
+            message, pending = _dispatched(parts, ledger, trainer, state, r, drawn or ())
         with watch("admit"):
             cohort = charged(parts, ledger, budgets, drawn)  # on disk before anything is read; who cannot pay stays out
         if cohort is None:
             return state, "budget"
         if len(cohort) < len(drawn or ()):
             with watch("train"):
-                message, pending = _dispatched(trainer, algorithm, state, r, cohort)
+                message, pending = _dispatched(parts, ledger, trainer, state, r, cohort)
         with watch("server"):
             traffic.downlink = (size_of(message) - others_bytes(message)) * len(cohort)
             collecting = algorithm.collect(state, round=r)
@@ -150,9 +152,15 @@ def _rounds(
 
 
 def _dispatched(
-    trainer: Trainer, algorithm: Algorithm, state: State, round: int, cohort: Sequence[Client]
+    parts: Parts, ledger: Ledger | None, trainer: Trainer, state: State, round: int, cohort: Sequence[Client]
 ) -> tuple[Message, Pending]:
-    message = algorithm.broadcast(state, cohort, round=round)
+    message = parts.algorithm.broadcast(state, cohort, round=round)
+    if parts.plan.traits.hidden_together and ledger is not None and not parts.is_deployed:
+        # two sums of which clients add the very same noise show what is in one of them alone: other rows, rates or clients
+        attempt = parts.releases.attempt(_begins(parts, state, round))
+        if parts.experiment.privacy.ledger is not None or not ledger.is_first(round, attempt):
+            asked = mark("asked", attempt, *(client.id for client in cohort))
+            message = replace(message, facts=message.facts | {"asked": asked})
     return message, trainer.dispatch(message, round, [client.index for client in cohort])
 
 

@@ -80,6 +80,11 @@ class Traits:
     own_training: bool = True  # the promise is made in Tacit's own training, and in no other
     single_release: bool = False  # noise goes on from round to round, so that a round must never be released twice
 
+    @property
+    def hidden_together(self) -> bool:
+        """Whether a client is hidden by what others draw too, in one sum: their shares of the noise, and everybody's batches."""
+        return self.summed and (self.own_training or not self.trusts_server)
+
 
 class Charging(ABC):
     """Who pays for a round, how often, and for what else. What a kind leaves out means what stands here."""

@@ -445,6 +445,13 @@ class Ledger:
         """Whether another attempt at a round of this run was charged: another release of it may have been seen."""
         return bool(self._attempts(round) - {self.keyed(attempt)})
 
+    def is_first(self, round: int, attempt: str) -> bool:
+        """Whether no attempt at a round of this run was charged before this one: once that is so, it stays so."""
+        row = self._db.execute(
+            f"{BATCHES.format('attempt', '=')} ORDER BY number LIMIT 1", (self.run, round)
+        ).fetchone()
+        return row is None or row[0] == self.keyed(attempt)
+
     def charged_rounds(self) -> int:
         """How many releases of this run are on disk: a round that was paid for twice counts twice."""
         rows = "SELECT run, round, attempt FROM charges UNION SELECT run, round, attempt FROM everybody"
