@@ -11,6 +11,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel
 
 import tacit
+from tacit import privacy
 
 HEAD = """# Python reference
 
@@ -18,6 +19,7 @@ HEAD = """# Python reference
 examples, [how to extend](how-to-extend.md) the others. What is not here may change from one version to the next.
 """
 EXTENDED = {  # a part that somebody else writes is built on these
+    "tacit.privacy": tuple(privacy._HOMES),
     "tacit.algorithms.rules": (
         "Rule",
         "Sum",

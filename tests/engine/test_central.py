@@ -304,7 +304,7 @@ def test_cohorts_of_both_kinds_do_not_share_a_ledger(tmp_path):
         ({"privacy": {"noise_multiplier": 0}}, "privacy.noise_multiplier to be a number above 0"),
         ({"privacy": {"epsilon": "uniform"}}, 'privacy.level = "minimum"'),
         ({"privacy": {"epsilon": math.inf}}, "set privacy.noise_multiplier"),
-        ({"privacy": {"unit": "record"}}, "privacy.unit to be 'client'"),
+        ({"privacy": {"unit": "record"}}, "set train.local_steps = 1"),
         ({"privacy": {"adaptive_clip": {"count_noise": 1.0}}}, "privacy.adaptive_clip.quantile is missing"),
         (
             {"privacy": {"adaptive_clip": {"quantile": 1.5}}},
