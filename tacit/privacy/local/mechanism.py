@@ -55,9 +55,11 @@ class SampledGaussian:
         return self.steps**0.5
 
     def init(self) -> NoiseState:
+        """No step knows of another one."""
         return {}
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """The records of one step: each of `size` independently with probability q; often none, never a fixed number."""
         return state, stream.bernoulli(size, self.sampling_rate)
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
