@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test test-faults fuzz axe package check docs docs-commands notebooks bench clean
+.PHONY: setup demo test test-faults fuzz soak axe package check docs docs-commands notebooks bench clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -44,6 +44,10 @@ MESSAGES ?= 100000
 fuzz: setup  # mutated messages to a site and to a server, over the lines of a deployment
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz site --count $(MESSAGES)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.fuzz server --count $(MESSAGES)
+
+MINUTES ?= 10
+soak: setup  # three sites on loopback, attacked by a stranger and by one of them
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m redteam.soak --minutes $(MINUTES)
 
 AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 axe: $(AXE)  # what the tests of the report page look for faults of accessibility with; they skip without it

@@ -66,7 +66,9 @@ def _run(folder, rounds, *, attacked=False):
         stranger = attacks.enter_context(Stranger(server)) if attacked else None
         began, start = running.submit(seconds=ROUND_SECONDS if attacked else 60.0), time.monotonic()
         until(
-            lambda: running.status(began).get("state") in ("finished", "failed"), seconds=600 + 30 * rounds, what="the end"
+            lambda: running.status(began).get("state") in ("finished", "failed"),
+            seconds=600 + 30 * rounds,
+            what="the end",
         )
         took = time.monotonic() - start
         status = running.status(began)
@@ -87,8 +89,13 @@ def _run(folder, rounds, *, attacked=False):
             unnamed = {told.get(round, "nothing") for round, names in enumerate(absent) if not names}
             assert unnamed <= {"mutated"}, f"the liar was not named where it lied: {unnamed}"
             seen |= {"lies": len(lies), "kinds": len(set(told.values())), "named": sum(map(len, absent))}
-            seen["why"] = {told[round]: names[LIAR][:60] for round, names in enumerate(absent) if names and round in told}
-            seen |= {"stranger": stranger.done, "database": (running.federation.server / "superlink.db").stat().st_size >> 20}
+            seen["why"] = {
+                told[round]: names[LIAR][:60] for round, names in enumerate(absent) if names and round in told
+            }
+            seen |= {
+                "stranger": stranger.done,
+                "database": (running.federation.server / "superlink.db").stat().st_size >> 20,
+            }
             running.never_under_reported()
         return seen
 
@@ -132,7 +139,9 @@ class Stranger:
     def __init__(self, server):
         self._server, self._over = server, threading.Event()
         self.done = {"bodies": 0, "silent": 0, "handshakes": 0}
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._bodies, self._silence, self._many)]
+        self._threads = [
+            threading.Thread(target=work, daemon=True) for work in (self._bodies, self._silence, self._many)
+        ]
 
     def __enter__(self):
         for thread in self._threads:

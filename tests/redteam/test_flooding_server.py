@@ -1,6 +1,5 @@
 """A lying server that sends a site more than it can hold: a real site process against a real HTTPS server on this machine."""
 
-import json
 import os
 import re
 import signal
@@ -9,19 +8,25 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PullObjectResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.task_identity import TaskIdentity
 from redteam.lying_server import RUN, Server, experiment
 
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
+from tacit.deploy.server.gather import opened
+from tacit.deploy.server.messages import BODY, BYTES, WHOLE_BYTES, new_nonce, question, read
 from tacit.deploy.server.node import PIECE_BYTES, UNMET_BYTES, Account, Budget, FleetNode
 from tacit.deploy.site.accept import longest_question
 from tacit.deploy.site.agreement import read as read_agreement
+from tacit.errors import BadInput
 
 MOST_SENT = 768 << 20  # by the server, in all: a site that reads whatever comes shows it well before
 MOST_GROWN = 200  # MiB, by which a site may grow
@@ -196,22 +201,44 @@ def test_messages_that_come_at_once_share_one_budget_and_give_it_back():
     assert budget.held == 0
 
 
-def test_one_piece_that_an_array_names_a_million_times_is_not_put_together():
-    array = ArrayRecord({"bytes": Array("uint8", (PIECE_BYTES,), "tacit.wire", bytes(PIECE_BYTES))})["bytes"]
-    honest = array.deflate()
-    head, _, body = honest.partition(b"\x00")
-    crafted = json.dumps(json.loads(body) | {"arraychunk_ids": [0] * 20_000}).encode()
-    head = head.rpartition(b" ")[0] + b" %d" % len(crafted)
-    account = Account(Budget(lambda: 100 << 20))
-    assert account.charged(lambda name: honest)("an array") == honest
-    with pytest.raises(ValueError, match="20000 pieces, more than"):
-        account.charged(lambda name: head + b"\x00" + crafted)("an array")
+def long_question(body):
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    return question({"kind": "train", "round": 0}, body, node=1, seconds=1, nonce=new_nonce())
 
 
-def test_what_is_no_piece_of_a_body_is_bounded_whatever_a_run_may_ask():
-    account = Account(Budget(lambda: 1 << 31))
-    record = b"ConfigRecord  %d\x00" % (3 << 20) + bytes(3 << 20)
-    pull = account.charged(lambda name: record)
-    pull("first")
-    with pytest.raises(ValueError, match="beside the pieces of its body"):
-        pull("second")
+def fetched(message):
+    """A message as a site fetches it, part by part."""
+    contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+    pull = Account(Budget(lambda: 100 << 20)).charged(contents.__getitem__)
+    return read(opened(message.object_id, {name: pull(name) for name in contents}))
+
+
+def test_a_question_of_many_pieces_is_fetched_also_where_all_of_them_are_alike():
+    body = bytes(3 * WHOLE_BYTES)
+    assert fetched(long_question(body))[1] == body
+
+
+def test_one_piece_that_a_table_names_a_thousand_times_is_not_put_together():
+    message = long_question(b"")
+    piece = ConfigRecord({BYTES: bytes(1 << 20)})
+    for place in range(400):
+        message.content[f"{BODY}-{place}" if place else BODY] = piece
+    tracemalloc.start()
+    with pytest.raises(BadInput, match="names one record twice"):
+        fetched(message)
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+
+
+ODD = {
+    "an array": ArrayRecord({"bytes": Array("uint8", (9,), "tacit.wire", bytes(9))})["bytes"].deflate(),
+    "a long table": b"RecordDict  %d\x00" % (3 << 20) + bytes(3 << 20),
+    "a record of empty items": b"ConfigRecord  100000\x00" + b"\x0a\x00" * 50_000,
+}
+
+
+@pytest.mark.parametrize("part", ODD)
+def test_a_part_that_no_question_has_is_refused_before_it_is_opened(part):
+    pull = Account(Budget(lambda: 1 << 31)).charged(lambda name: ODD[part])
+    with pytest.raises(BadInput, match=r"a part that no message has|more than texts and bytes"):
+        pull("it")

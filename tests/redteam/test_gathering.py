@@ -1,18 +1,23 @@
 """A registered site that answers with what is no answer, over the grid, the SuperLink and the gateway of a deployment."""
 
+import json
 import math
 import sqlite3
 import threading
 import time
+import tracemalloc
 
 import httpx
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import ConfigRecord
 from flwr.common.serde import message_from_proto
+from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from redteam.real_grid import Answering, Pushed, RealGrid, chain, framed, honest, name_of, next_question, push
+from redteam.test_gateway import OBJECT, Server, proof
 
 import tacit
 from tacit.crypto.grid import Lanes
@@ -24,7 +29,7 @@ from tacit.deploy.operate.connections import LEAST_BYTES, TIMES
 from tacit.deploy.server import gather as gather_module
 from tacit.deploy.server import server
 from tacit.deploy.server.gather import ANSWER_BYTES, gather, opened
-from tacit.deploy.server.messages import HEAD, answer, new_nonce, question
+from tacit.deploy.server.messages import BODY, BYTES, HEAD, answer, new_nonce, question
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.training.clipping import Trained
@@ -234,6 +239,43 @@ def test_a_key_stores_no_more_between_two_questions_than_a_few_honest_answers(li
     assert stored(line) < (TIMES + 2) * LEAST_BYTES
     assert "stored more than" in (line.federation.server / "gateway.log").read_text()
     assert cheat in asked(line, fair_too).answers
+
+
+def test_a_key_does_not_store_without_end_by_asking_what_is_refused(line):
+    """Whoever is asked may store anew; a refusal is as long as a question, and asks nothing."""
+    node, cheat = line.nodes[0], line.federation.site(line.federation.sites[0])
+    question_to = unheard(line, node)
+    with pytest.raises(httpx.HTTPStatusError):
+        push(node, question_to, many(2 * TIMES, LEAST_BYTES))
+    gateway = Server(line.federation, line.processes)
+    for body in (b"\xff" * 40, b"", PullMessagesRequest(node={"node_id": 7}).SerializeToString()):
+        assert gateway.post("pull-messages", body, proof=proof(cheat)) in (400, 401, 422)
+    assert gateway.post(OBJECT, bytes(LEAST_BYTES), proof=proof(cheat)) == 413
+
+
+def test_one_piece_that_a_table_names_many_times_is_refused_by_name_and_takes_no_memory(line):
+    cheat, other = line.ids
+
+    def lie(node, asked, tree):
+        head, piece = ConfigRecord({"json": "{}"}).deflate(), ConfigRecord({BYTES: bytes(900_000)}).deflate()
+        names = {HEAD: name_of(head), BODY: name_of(piece)}
+        names |= {f"{BODY}-{place}": name_of(piece) for place in range(1, 600)}
+        table = framed("RecordDict", json.dumps(names).encode(), [name_of(head), name_of(piece)])
+        message = message_from_proto(asked)
+        message.metadata.__dict__["_message_id"] = asked.metadata.message_id
+        root = fair(message).deflate()
+        root = framed("Message", root.partition(b"\x00")[2], [name_of(table)])
+        leaves = [ObjectTree(object_id=name_of(part)) for part in (head, piece)]
+        tree = ObjectTree(object_id=name_of(root), children=[ObjectTree(object_id=name_of(table), children=leaves)])
+        push(node, asked, Pushed(tree, [head, piece, table, root]))
+
+    tracemalloc.start()
+    heard = asked(line, lie, most=8 << 20)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert list(heard.answers) == [other]
+    assert "names one record twice" in heard.refusals[cheat]
+    assert peak < 100 << 20
 
 
 @pytest.mark.parametrize("kind", ["local", "central", "none"])

@@ -72,7 +72,7 @@ class Line:
         self.reader, self.writer, self.since = reader, writer, time.monotonic()
 
     async def answer(self, to: Write) -> tuple[int, bool]:
-        """Passes one answer on. Returns the length of its body, and whether the connection can be used again.
+        """Passes one answer on. Returns the length of what it grants, 0 for a refusal, and whether the connection lasts.
 
         An error within the SuperLink ("database is locked", 500) goes on as one that passes (503): Flower's nodes end at the first
         and wait at the second. Raises: BadHead (502) for what is no answer of known length, or none in `ANSWER_SECONDS`; EOFError,
@@ -91,7 +91,7 @@ class Line:
         to.write(dumps(b" ".join(first), [each for each in head.headers if each[0] not in KEPT_BACK]))
         await copy(self.reader, to, int(lengths[0]), seconds=ANSWER_SECONDS)
         ends = any(value.lower() == b"close" for value in head.all(b"connection")) or version != b"HTTP/1.1"
-        return int(lengths[0]), not ends
+        return int(lengths[0]) if status == b"200" else 0, not ends
 
     def close(self) -> None:
         """Ends the connection; one that is broken already is no error."""

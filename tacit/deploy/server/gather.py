@@ -11,15 +11,11 @@ from itertools import islice
 from typing import Any
 
 import httpx
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import (
-    get_object_body,
-    get_object_type_from_object_content,
-    iterate_object_tree,
-)
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
@@ -30,7 +26,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from tacit.algorithms import printable
-from tacit.deploy.server.messages import WHOLE_BYTES, kind_of_refusal, new_nonce, question, read
+from tacit.deploy.server.messages import WHOLE_BYTES, kind_of_refusal, new_nonce, question, read, refuse_odd_part
 from tacit.errors import BadInput, Refusal, TacitError
 
 AWAY = "is not connected"
@@ -192,9 +188,6 @@ def _send(grid: Grid, asks: Asks, body: bytes, heard: Heard, *, seconds: float) 
 # Taking in what nodes send.
 
 OTHER_PARTS = 4  # of an answer beside its body's full pieces: message, table, head, and a piece that is not full
-SMALL_BYTES = 64 << 10  # of a message or a table, which Flower opens into some fifty times their bytes
-MOST_VALUES = 4  # of a record, which has a head, a body and a nonce
-ITEMS, KEY, VALUE, TEXT, RAW = 1, 1, 2, 5, 6  # fields of flwr's ConfigRecord, of its items and of their values
 
 
 @dataclass
@@ -289,48 +282,14 @@ def _pull(grid: HttpGrid, coming: _Announced, most: int) -> bool:
 def opened(name: str, held: dict[str, bytes]) -> Message:
     """The message of this name, from its parts. Raises: BadInput, or whatever Flower raises, for anything else.
 
-    Guarantee: its memory is in proportion to the parts' length. Only messages, tables of records (both up to `SMALL_BYTES`) and
-    records of at most `MOST_VALUES` texts and bytes are opened.
+    Guarantee: its memory is in proportion to the parts' length (`messages.refuse_odd_part`).
     """
     for content in held.values():
-        kind = get_object_type_from_object_content(content)
-        if kind == ConfigRecord.__qualname__:
-            _refuse_heavy(memoryview(get_object_body(content, ConfigRecord)))
-        elif kind not in ("Message", "RecordDict") or len(content) > SMALL_BYTES:
-            raise BadInput("its answer cannot be read (it has a part that no answer has)")
+        try:
+            refuse_odd_part(content)
+        except BadInput as error:
+            raise BadInput(f"its answer cannot be read ({error})") from None
     message = inflate_object_from_contents(name, dict(held))
     if not isinstance(message, Message):
         raise BadInput("its answer cannot be read (it is no message)")
     return message
-
-
-def _refuse_heavy(record: memoryview) -> None:
-    """Refuses a record of lists, numbers or many values: protobuf opens an empty one of two bytes into a hundred."""
-    for _, item in _fields(record, {ITEMS}, most=MOST_VALUES):
-        for number, value in _fields(item, {KEY, VALUE}, most=2):
-            if number == VALUE:
-                list(_fields(value, {TEXT, RAW}, most=1))
-
-
-def _fields(raw: memoryview, known: set[int], *, most: int) -> Iterator[tuple[int, memoryview]]:
-    """At most so many fields of a protobuf message, by number. Raises: BadInput for more, others, or what has no length."""
-    at, count = 0, 0
-    while at < len(raw):
-        tag, at = _varint(raw, at)
-        length, at = _varint(raw, at)
-        count += 1
-        if tag & 7 != 2 or tag >> 3 not in known or count > most or at + length > len(raw):
-            raise BadInput("its answer cannot be read (a record holds more than texts and bytes)")
-        yield tag >> 3, raw[at : at + length]
-        at += length
-
-
-def _varint(raw: memoryview, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
-    value, shift = 0, 0
-    while at < len(raw) and shift < 64:
-        value |= (raw[at] & 127) << shift
-        at, shift = at + 1, shift + 7
-        if raw[at - 1] < 128:
-            return value, at
-    raise BadInput("its answer cannot be read (a record is cut short)")

@@ -2,11 +2,13 @@
 
 import json
 import secrets
-from itertools import count
+from collections.abc import Iterator
+from itertools import count, takewhile
 from typing import Any
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_type_from_object_content
 
 from tacit import wire
 from tacit.errors import BadInput, Refusal
@@ -63,11 +65,11 @@ def read(message: Message) -> tuple[dict[str, Any], bytes]:
         content = message.content
         record: Any = content[HEAD]
         head = wire.json_object(record["json"], what="Its head")
-        pieces: list[Any] = [record.get(BYTES, b"")]
-        for place in count():
-            if _name(place) not in content:
-                break
-            pieces.append(content[_name(place)][BYTES])
+        names = takewhile(lambda name: name in content, map(_name, count()))
+        further: list[Any] = [content[name] for name in names]
+        if len({id(each) for each in (record, *further)}) <= len(further):  # few bytes would become gigabytes
+            raise ValueError("its table names one record twice")
+        pieces: list[Any] = [record.get(BYTES, b""), *(each[BYTES] for each in further)]
         if not all(isinstance(piece, bytes) for piece in pieces):
             raise TypeError("its body is not bytes")
     except (KeyError, ValueError, TypeError, AttributeError) as error:  # BadInput is a ValueError
@@ -77,8 +79,9 @@ def read(message: Message) -> tuple[dict[str, Any], bytes]:
 
 def _content(head: dict[str, Any], body: bytes, nonce: bytes) -> RecordDict:
     content = RecordDict({HEAD: _record(head, nonce)})
-    for place, start in enumerate(range(0, len(body), WHOLE_BYTES)):
-        content[_name(place)] = ConfigRecord({BYTES: body[start : start + WHOLE_BYTES], NONCE: nonce})
+    for place, start in enumerate(range(0, len(body), WHOLE_BYTES)):  # each unlike the others, whatever is in it
+        own = nonce + place.to_bytes(4, "big")
+        content[_name(place)] = ConfigRecord({BYTES: body[start : start + WHOLE_BYTES], NONCE: own})
     return content
 
 
@@ -88,3 +91,55 @@ def _record(head: dict[str, Any], nonce: bytes, body: bytes = b"") -> ConfigReco
 
 def _name(place: int) -> str:
     return f"{BODY}-{place}" if place else BODY
+
+
+# What Flower opens of somebody's bytes: parts whose memory is in proportion to their length, and no others.
+
+SMALL_BYTES = 64 << 10  # of a message or a table, which Flower opens into some fifty times their bytes
+MOST_VALUES = 4  # of a record, which has a head, a body and a nonce
+ITEMS, KEY, VALUE, TEXT, RAW = 1, 1, 2, 5, 6  # fields of flwr's ConfigRecord, of its items and of their values
+
+
+def refuse_odd_part(content: bytes) -> None:
+    """Refuses a part that no question and no answer has, before Flower opens it. Raises: BadInput, ValueError.
+
+    Guarantee: what passes is a message or a table of records of up to `SMALL_BYTES`, or a record of at most `MOST_VALUES` texts
+    and bytes.
+    """
+    kind = get_object_type_from_object_content(content)
+    if kind == ConfigRecord.__qualname__:
+        _refuse_heavy(memoryview(get_object_body(content, ConfigRecord)))
+    elif kind not in ("Message", "RecordDict") or len(content) > SMALL_BYTES:
+        raise BadInput("it has a part that no message has")
+
+
+def _refuse_heavy(record: memoryview) -> None:
+    """Refuses a record of lists, numbers or many values: protobuf opens an empty one of two bytes into a hundred."""
+    for _, item in _fields(record, {ITEMS}, most=MOST_VALUES):
+        for number, value in _fields(item, {KEY, VALUE}, most=2):
+            if number == VALUE:
+                list(_fields(value, {TEXT, RAW}, most=1))
+
+
+def _fields(raw: memoryview, known: set[int], *, most: int) -> Iterator[tuple[int, memoryview]]:
+    """At most so many fields of a protobuf message, by number. Raises: BadInput for more, others, or what has no length."""
+    at, count = 0, 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        length, at = _varint(raw, at)
+        count += 1
+        if tag & 7 != 2 or tag >> 3 not in known or count > most or at + length > len(raw):
+            raise BadInput("a record holds more than texts and bytes")
+        yield tag >> 3, raw[at : at + length]
+        at += length
+
+
+def _varint(raw: memoryview, at: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value, shift = 0, 0
+    while at < len(raw) and shift < 64:
+        value |= (raw[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if raw[at - 1] < 128:
+            return value, at
+    raise BadInput("a record is cut short")

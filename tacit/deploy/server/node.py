@@ -4,7 +4,6 @@ Every request is signed with the site's key. What the server does not answer, or
 again; only its word that this key is unknown ends the site."""
 
 import contextlib
-import json
 import random
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import TypeVar
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Array, Message
+from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde import message_to_proto
@@ -27,9 +26,7 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
-    get_object_body,
     get_object_tree,
-    get_object_type_from_object_content,
     iterate_object_tree,
     no_object_id_recompute,
 )
@@ -45,7 +42,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from tacit.deploy.operate.processes import closed
-from tacit.deploy.server.messages import WHOLE_BYTES
+from tacit.deploy.server.messages import refuse_odd_part
 from tacit.deploy.site.accept import longest_question
 from tacit.deploy.site.agreement import read as read_agreement
 from tacit.deploy.site.layout import runs
@@ -115,7 +112,6 @@ class Account:
     budget: Budget
     most: int = 0
     held: int = 0
-    small: int = 0  # of it, what Flower parses
 
     def __post_init__(self) -> None:
         self.most = self.budget.most()
@@ -135,30 +131,15 @@ class Account:
             self.held = 0
 
     def charged(self, pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
-        """`pull`, whose answers are paid for before they are read; a part that would grow when it is opened raises ValueError."""
+        """`pull`, whose answers are paid for before they are read; a part that would grow when it is opened raises BadInput."""
 
         def pulled(name: str) -> bytes:
             with _charging(self):
                 part = pull(name)
-            self._refuse_growing(part)
+            refuse_odd_part(part)
             return part
 
         return pulled
-
-    def _refuse_growing(self, part: bytes) -> None:
-        kind = get_object_type_from_object_content(part)
-        if kind == "ArrayChunk":
-            return
-        with self.budget.lock:
-            self.small += len(part)
-        if self.small > WHOLE_BYTES + UNMET_BYTES:
-            raise ValueError(f"it has more than {WHOLE_BYTES + UNMET_BYTES} bytes beside the pieces of its body")
-        if kind == "Array":  # it lists its pieces, and may list one a million times
-            if len(part) > SMALL_BYTES:
-                raise ValueError("its body has too many pieces")
-            pieces = len(json.loads(get_object_body(part, Array))["arraychunk_ids"])
-            if pieces * PIECE_BYTES > self.most + PIECE_BYTES:
-                raise ValueError(f"its body has {pieces} pieces, more than {self.most} bytes have")
 
 
 @contextmanager
