@@ -37,7 +37,7 @@ TIMES ?= 1
 test-faults: setup  # federations of real processes that are killed, stopped and starved; they mostly wait, so four at once
 	for turn in $$(seq $(TIMES)); do \
 		echo "turn $$turn of $(TIMES)"; \
-		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults -n 4 --maxschedchunk 1 tests/federation/operate/test_faults_kills.py tests/federation || exit 1; \
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults -n 4 --maxschedchunk 1 tests/federation/operate/test_faults_kills.py tests/federation tests/redteam/test_soak.py || exit 1; \
 	done
 
 MESSAGES ?= 100000
