@@ -520,7 +520,7 @@ def test_the_walk_through_of_the_documentation_works_as_it_is_written(tmp_path):
     text = (ROOT / "docs" / "how-to-deploy.md").read_text()
     (walk,) = re.findall(r"## Three hospitals.*?```sh\n(.*?)```", text, flags=re.S)
     walk = walk.replace(
-        "tacit deploy init ", f"tacit deploy init --port {free_port()} "
+        "tacit deploy init ", f"tacit deploy init --address 127.0.0.1:{free_port()} "
     )  # others may use the usual one
     env = {
         "HOME": str(tmp_path),
