@@ -229,6 +229,21 @@ def test_a_question_that_cannot_be_sent_to_one_site_reaches_the_others_and_names
     assert "could not be asked" in heard.lost[cheat]
 
 
+def test_a_site_that_leaves_and_comes_back_all_the_time_is_not_sent_the_model_every_two_seconds(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(gather_module.time, "monotonic", lambda: now[0])
+
+    class Coming:
+        def get_node_ids(self):
+            return [7] if now[0] // gather_module.LOOK_SECONDS % 2 else []
+
+    turns, asked = gather_module.Turns(Coming(), 30.0), []
+    for _ in range(600):
+        asked += [now[0]] if turns.due([7]) else []
+        now[0] += 1.0
+    assert len(asked) <= 10
+
+
 def test_a_key_stores_no_more_between_two_questions_than_a_few_honest_answers(line):
     """What it pushes beyond that is refused at the gateway, before it is read; the next question is answered again."""
     cheat, node = line.ids[0], line.nodes[0]

@@ -5,6 +5,7 @@ are taken in one at a time and inside limits: a bad one costs its sender alone, 
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -35,6 +36,7 @@ POLL_SECONDS = 0.2
 AGAIN_SECONDS = 20.0  # for short questions; one that was lost with a killed node is not missed for long
 ASK_SECONDS = 30.0  # for a round's questions, which are long
 LOOK_SECONDS = 2.0  # between two looks at who is connected
+MOST_BACK = 3  # times that a node is asked at once because it is back: a question may be as long as the model
 ANSWER_BYTES = 1 << 20  # of an answer in which nothing of the model's length stands
 
 Asks = dict[int, dict[str, Any]]  # by node
@@ -139,12 +141,16 @@ def gather(
 
 
 class Turns:
-    """When each node is to be asked, and asked again: at first, when it was gone and is back, and after pauses that double."""
+    """When each node is to be asked, and asked again: at first, when it was gone and is back, and after pauses that double.
+
+    Who comes back more than `MOST_BACK` times is asked in its turn alone: it costs two short requests, and a question megabytes.
+    """
 
     def __init__(self, grid: Grid, again: float):
         self._grid, self._again, self._look = grid, again, time.monotonic() + LOOK_SECONDS
         self._next: dict[int, tuple[float, float]] = {}  # node: when it is asked next, and the pause after that
         self._away: set[int] = set()
+        self._came_back = Counter[int]()
 
     def due(self, nodes: Sequence[int]) -> list[int]:
         """Which of these nodes are to be asked now; each is then taken for asked."""
@@ -163,9 +169,10 @@ class Turns:
             return set()
         here = set(self._grid.get_node_ids())
         back = self._away & here
+        self._came_back.update(back)
         self._away = set(nodes) - here
         self._look = time.monotonic() + LOOK_SECONDS
-        return back
+        return {node for node in back if self._came_back[node] <= MOST_BACK}
 
 
 def _send(grid: Grid, asks: Asks, body: bytes, heard: Heard, *, seconds: float) -> dict[str, int]:
