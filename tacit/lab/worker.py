@@ -102,7 +102,11 @@ class _Worker:
     def give(self, task: Task) -> None:
         """Hands it a run. A worker that is already dead is noticed when its output is read."""
         self.task = task
-        line = json.dumps({"experiment": task.experiment.toml(), "folder": str(task.folder)})
+        # where rows lie is no part of a run's name: without another one, cells with other rows of one client would share
+        # what the others draw, and runs are added here as if they shared nothing
+        apart = sorted((key, str(value)) for key, value in task.cell.varied.items() if key.startswith("data."))
+        asked = {"experiment": task.experiment.toml(), "folder": str(task.folder)}
+        line = json.dumps(asked | {"trial_id": json.dumps(apart) if any("path" in key for key, _ in apart) else ""})
         with suppress(BrokenPipeError):
             self._input.write(f"{line}\n".encode())
             self._input.flush()
@@ -258,6 +262,7 @@ def attempt(task: dict[str, str], wire: TextIO) -> None:
             resume=(folder / "experiment.toml").exists(),
             ready=lambda _, past: say("round", rounds=len(past)),
             observe=lambda record: say("round", rounds=record["round"] + 1, trained=True),
+            trial_id=task["trial_id"],
             page=False,  # the comparison has one of its own; `tacit report` makes that of a single run
         )
     except TacitError as error:

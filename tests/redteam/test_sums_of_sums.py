@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+import ready
 import torch
 from redteam.careless_researcher import Researcher, correlation, natural_rows
 from safetensors.torch import load_file
 
+import tacit
 from tacit.algorithms import record_sums
 from tacit.engine.assemble import build
 from tacit.engine.run_folder import CHECKPOINT
+from tacit.lab.grid import compare
 
 CLIENTS, SHARED = (
     8,
@@ -103,3 +106,27 @@ def test_a_batch_is_drawn_anew_for_a_sum_with_other_rows_under_a_trusted_server(
     researcher.run(killed_after=0, resume=True, **changes)
     assert len(drawn) == CLIENTS
     assert sum(one == two for one, two in drawn.values()) <= 1
+
+
+def test_cells_of_a_comparison_whose_rows_lie_elsewhere_share_nothing_although_their_settings_are_one(tmp_path):
+    found = []
+    for name in ("one", "two"):
+        arrays = natural_rows(tmp_path / f"{name}.npz", rows=160, clients=CLIENTS, tests=20)
+        arrays["x"][1] += float(name == "two")
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    paths = [str(tmp_path / f"{name}.npz") for name in ("one", "two")]
+    values = {
+        "data": {"name": "npz", "path": paths[0], "partition": "natural", "classes": 2},
+        "model": {"name": "mlp"},
+        "train": {"rounds": 1, "local_steps": 1},
+        "privacy": {"kind": "distributed", "unit": "record", "epsilon": 9.0, "noise_multiplier": 6.0},
+    }
+    values["data"] |= {"clients": CLIENTS, "examples_per_client": None}
+    with ready.workers():
+        compare(values, {"data.path": paths}, seeds=1, out=tmp_path / "all", jobs=1)
+    start = build(tacit.Experiment(**values)).model.state_dict()
+    for folder in sorted((tmp_path / "all" / "runs").glob("*/seed-*")):
+        after = load_file(folder / "model.safetensors")
+        found.append(torch.cat([(after[key] - start[key]).flatten() for key in sorted(after)]))
+    assert len(found) == 2
+    assert abs(correlation(*found)) < SHARED
