@@ -16,6 +16,7 @@ from tacit.deploy.site import requests
 from tacit.privacy.accounting import (
     events,
     price,  # noqa: F401 (their events register themselves)
+    sampled_sums,  # noqa: F401
 )
 from tacit.privacy.accounting.calibrate import noise_multiplier
 from tacit.privacy.ledger import sql
