@@ -1,0 +1,67 @@
+"""Whoever adds up masked reports and keeps those of every round: no mask, key or signature of one serves in another."""
+
+import numpy as np
+import pytest
+
+from tacit.crypto.masks import Attempt, Party, Roster
+from tacit.crypto.signing import new_signer
+from tacit.errors import MessageRefused, Refused
+
+SIZE = 40
+
+
+@pytest.fixture
+def parties():
+    return [Party(new_signer(f"site-{k}"), bytes([k + 1]) * 32) for k in range(4)]
+
+
+def roster(parties, run="run"):
+    signing = {one.name: one.signer.public for one in parties}
+    return Roster(run, signing, {one.name: one.envelope_key for one in parties}, 3)
+
+
+def joined(parties, attempt, model="model"):
+    setups = [one.setup(attempt) for one in parties]
+    return {one.name: one.join(attempt, setups, model=model) for one in parties}
+
+
+@pytest.mark.parametrize("other", ["round", "attempt", "run", "model"])
+def test_the_difference_of_two_masked_reports_of_one_client_shows_nothing_of_either(parties, other):
+    """With the masks of the round before, it would be the difference of its two updates, in clear."""
+    first, second = Attempt(roster(parties), 3, 0), Attempt(roster(parties), 3, 0)
+    second = {
+        "round": Attempt(roster(parties), 4, 0),
+        "attempt": Attempt(roster(parties), 3, 1),
+        "run": Attempt(roster(parties, run="next"), 3, 0),
+    }.get(other, second)
+    models = ("model", "another" if other == "model" else "model")
+    vector = np.arange(SIZE)
+    one, two = (
+        joined(parties, attempt, model)["site-1"].mask(vector, bits=32)
+        for attempt, model in zip((first, second), models, strict=True)
+    )
+    assert np.mean(one == two) < 0.1
+
+
+@pytest.mark.parametrize("later", ["round", "attempt"])
+def test_shares_setups_and_signatures_of_one_round_open_no_other(parties, later):
+    members = roster(parties)
+    now, then = Attempt(members, 0, 0), Attempt(members, int(later == "round"), int(later == "attempt"))
+    with pytest.raises(MessageRefused):
+        parties[0].join(then, [one.setup(now) for one in parties], model="model")
+    survivors = sorted(members.names)
+    signed = {name: one.agree(survivors) for name, one in joined(parties, now).items()}
+    with pytest.raises(Refused, match="survivors signed this list"):
+        joined(parties, then)["site-0"].unmask(survivors, signed)
+
+
+def test_clients_that_were_told_of_other_participants_sign_nothing_for_each_other(parties):
+    attempt = Attempt(roster(parties), 0, 0)
+    setups = [one.setup(attempt) for one in parties]
+    survivors = [one.name for one in parties[:3]]
+    whole, few = (
+        {one.name: one.join(attempt, told, model="m") for one in parties[:3]} for told in (setups, setups[:3])
+    )
+    signed = {name: (whole if name == "site-0" else few)[name].agree(survivors) for name in survivors}
+    with pytest.raises(Refused, match="survivors signed this list"):
+        whole["site-0"].unmask(survivors, signed)
