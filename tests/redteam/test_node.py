@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from federation.flower.test_executor import Line, answered
+from flwr.app import ConfigRecord
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import Message, ObjectTree, PullObjectResponse
 
@@ -55,7 +56,7 @@ def test_an_answer_that_is_none_of_flowers_does_not_end_a_site(line, pull):
 
 
 def test_a_message_of_many_pieces_is_dropped_when_it_has_more_bytes_than_the_site_holds(joined):
-    pulled, piece = [], b"ArrayChunk  %d\x00" % (1 << 18) + bytes(1 << 18)
+    pulled, piece = [], ConfigRecord({"bytes": bytes(1 << 18)}).deflate()
 
     def answers(request):
         pulled.append(request)
