@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tacit.crypto.masks import Attempt, Party, Roster
+from tacit.crypto.masks import PRIME, Attempt, Collecting, Party, Roster
 from tacit.crypto.signing import new_signer
-from tacit.errors import MessageRefused, Refused
+from tacit.errors import MessageRefused, Refused, TooFewReports
 
 SIZE = 40
 
@@ -65,3 +65,25 @@ def test_clients_that_were_told_of_other_participants_sign_nothing_for_each_othe
     signed = {name: (whole if name == "site-0" else few)[name].agree(survivors) for name in survivors}
     with pytest.raises(Refused, match="survivors signed this list"):
         whole["site-0"].unmask(survivors, signed)
+
+
+def test_the_seed_of_one_round_and_ones_shares_of_two_rounds_do_not_give_the_seed_of_the_other(parties):
+    """With one polynomial for both, the difference of two shares is the difference of the two seeds."""
+    members = roster(parties)
+    owner, differences = parties[1], set()
+    rounds = [Attempt(members, 0, 0), Attempt(members, 1, 0)]
+    for reader in (parties[0], parties[2], parties[3]):
+        one, two = (joined(parties, attempt)[reader.name].shares[owner.name] for attempt in rounds)
+        for first, second in zip(one, two, strict=True):
+            differences.add((second - first) % PRIME)
+    assert len(differences) == 6
+
+
+def test_a_server_opens_no_sum_of_fewer_reports_than_the_noise_was_made_for(parties):
+    attempt = Attempt(roster(parties), 0, 0)
+    setups = {one.name: one.setup(attempt) for one in parties}
+    made = Collecting(attempt, "model", setups, SIZE, 32)
+    for name, mine in list(joined(parties, attempt).items())[:2]:
+        made.add(name, mine.mask(np.arange(SIZE), bits=32))
+    with pytest.raises(TooFewReports):
+        made.survivors  # noqa: B018
