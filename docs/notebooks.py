@@ -95,9 +95,14 @@ def headings(text: str) -> list[str]:
 
     >>> headings("Tacit 0.2.0, flwr\\n┏━━┓\\n┃ noise ┃ per ┃\\n┃ multiplier ┃     ┃\\n┡━━┩")
     ['Tacit 0.2.0', 'noise multiplier | per']
+    >>> headings("\\n noise  per \\n ──────────── \\n 1   2")
+    ['noise per']
     """
-    found, rows = VERSION.findall(text), []
+    found, rows, above = VERSION.findall(text), [], []
     for line in text.splitlines():
+        if line.strip() and not line.strip(" ─"):  # a table without lines between its columns
+            found.append(" ".join(" ".join(above).split()))
+        above = [*above, line] if line.strip() else []
         if line.startswith("┃"):
             rows.append([cell.strip() for cell in line.strip("┃").split("┃")])
         elif rows:

@@ -24,7 +24,7 @@ SMALL = {  # what makes a command small; a later word of a command wins over an 
     "attack": ["--set", "train.rounds=2", "--set", "run.workers=1", "--jobs", "1"],
 }
 INSTEAD = ["--set", "data.name=digits", "--set", "data.clients=20", "--set", "data.examples_per_client=60"]  # for MNIST
-FEWER = {"--repeat": "2", "--with": "models=6"}
+FEWER = {"--repeat": "2"}
 WITH = {"backdoor": ["seeds=1"], "property": ["looks=1", "auxiliary=4"], "inversion": ["records=1", "steps=5"]}
 ELSEWHERE = {  # what another test runs: its file and name
     "tests/federation/operate/test_hospitals.py::test_the_walk_through_of_the_documentation_works_as_it_is_written": (
@@ -83,6 +83,7 @@ BY_HAND = {  # what no test runs, by how it begins: why
     "python experiments/": "a study of hours or on a GPU; tests/test_programs.py runs it small",
     "python -m pip": "asks a package index; `make package` installs what it builds without one",
     "python docs/": "writes a page, which a test holds against the code",
+    "python tests/golden.py": "writes the golden bits, which tests/test_golden.py holds",
     "tacit deploy server federation": "serves until it is stopped; the fault tests start servers with this command",
     "tacit deploy site new-machine/client-0": "answers until it is stopped; the fault tests start sites with this command",
     "tacit run digits-pfa --set aggregate.rule=mine:": "the file is the reader's own; tests/test_plugin.py has rules in a folder",
@@ -159,6 +160,7 @@ def small(command):
         more += [option, value] if option in words else []
     if name == "attack":
         more += [word for one in WITH.get(words[0], ()) for word in ("--with", one)]
+        more += ["--with", "models=6"] if "models=" in command.line else []
     return [*command.words[1:], *more]
 
 
