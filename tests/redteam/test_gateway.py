@@ -197,6 +197,22 @@ def test_a_registered_site_that_sends_pieces_slowly_holds_neither_itself_nor_oth
         assert time.monotonic() - began < 5
 
 
+def test_a_registered_site_has_one_announcement_on_its_way_so_that_sixteen_at_once_keep_nobody_waiting(server):
+    """Each takes SQLite's lock for a quarter of a second, and who waits for that lock has no turn."""
+    mark, other = proof(server.federation.site("client-0")), server.node("client-1")
+    with server.tls() as first, server.tls() as second:
+        first.sendall(head(PUSH, 100, mark) + b"x")
+        time.sleep(0.3)
+        second.sendall(head(PUSH, 100, mark) + bytes(100))
+        second.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            second.recv(1)
+        other.look()
+        first.sendall(bytes(99))
+        second.settimeout(20)
+        assert second.recv(64).startswith(b"HTTP/1.1 4")
+
+
 @pytest.fixture
 def run(server, monkeypatch):
     """A run that the SuperLink takes for running, made in its own database, with a question to each site."""

@@ -15,7 +15,7 @@ import socket
 import ssl
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,10 @@ PASSED = frozenset(  # what the Fleet API reads; any other header stays here
     b"content-type accept flwr-public-key flwr-signature flwr-timestamp "
     b"flwr-package-name flwr-package-version flwr-component-name".split()
 )
-PIECES_OF_KEY = 4  # on their way to the SuperLink at once; Flower sends two, and the next waits unread
+PIECES_OF_KEY = 4  # on their way to or from the SuperLink at once; Flower sends two, and the next waits unread
+# Of other calls one at a time: most of them write, and who waits for SQLite's lock has no turn. Sixteen announcements of one site
+# at once have kept another site's look waiting for half a minute.
+PIECES = frozenset((b"/v1/fleet/push-object", b"/v1/fleet/pull-object"))
 FIRST_SECONDS = 5.0  # for a connection's first head,
 IDLE_SECONDS = 75.0  # and for a further one, from the end of the request before
 BODY_SECONDS = 30.0  # for the next piece of a body
@@ -167,13 +170,14 @@ class Gateway:
 
     Guarantee: nothing reaches the server, and no body is read, but POSTs to `PATHS`, signed by a registered key, with a body of
     known length up to the path's own limit, written anew with the headers of `PASSED` only. It holds one piece of a body at a
-    time, and at most `PIECES_OF_KEY` of a key's are on their way. Handshakes, heads and pieces of a body have to come in time.
+    time, and of each site one request of a path is on its way, or `PIECES_OF_KEY` pieces. Handshakes, heads and pieces of a body
+    have to come in time.
     """
 
     def __init__(self, upstream: Upstream, keys: Keys, context: ssl.SSLContext, account: Account):
         self.upstream, self._keys, self._context, self._account = upstream, keys, context, account
         self._connections = Connections()
-        self._pieces = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(PIECES_OF_KEY))
+        self._turns: dict[tuple[str, bytes], asyncio.Semaphore] = {}  # by site and path, of which there are few
         self._logged, self._minute = Counter[bool](), 0
 
     async def accept(self, listening: socket.socket) -> None:
@@ -236,7 +240,9 @@ class Gateway:
         self._account.store(name, head.first[1], length)
         headers = [(header, value) for header, value in head.headers if header in PASSED]
         headers += [(b"host", self.upstream.host), (b"content-length", b"%d" % length)]
-        async with self._pieces[name] if length > TREE_BYTES else contextlib.nullcontext():
+        target = head.first[1]
+        at_once = PIECES_OF_KEY if target in PIECES else 1
+        async with self._turns.setdefault((name, target), asyncio.Semaphore(at_once)):
             line = await self.upstream.take()
             if line is None:
                 raise BadHead(502, "the SuperLink cannot be reached")
