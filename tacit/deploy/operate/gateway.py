@@ -70,6 +70,7 @@ class Line:
 
     def __init__(self, reader: Read, writer: Write):
         self.reader, self.writer, self.since = reader, writer, time.monotonic()
+        self.at_work = False  # whether the SuperLink has a whole request and has not begun to answer it
 
     async def answer(self, to: Write) -> tuple[int, bool]:
         """Passes one answer on. Returns the length of what it grants, 0 for a refusal, and whether the connection lasts.
@@ -82,7 +83,9 @@ class Line:
             async with asyncio.timeout(ANSWER_SECONDS):
                 head = parse(await self.reader.readuntil(END))
         except (BadHead, EOFError, asyncio.LimitOverrunError, TimeoutError, OSError):
+            self.at_work = False
             raise BadHead(502, "the SuperLink did not answer") from None
+        self.at_work = False
         lengths = head.all(b"content-length")
         if head.all(b"transfer-encoding") or len(lengths) != 1 or not lengths[0].isdigit():
             raise BadHead(502, "the SuperLink's answer has no length")
@@ -92,6 +95,14 @@ class Line:
         await copy(self.reader, to, int(lengths[0]), seconds=ANSWER_SECONDS)
         ends = any(value.lower() == b"close" for value in head.all(b"connection")) or version != b"HTTP/1.1"
         return int(lengths[0]) if status == b"200" else 0, not ends
+
+    async def ended(self, turn: asyncio.Semaphore) -> None:
+        """Waits for the answer that nobody hears any more, and gives the turn back."""
+        with contextlib.suppress(EOFError, asyncio.LimitOverrunError, TimeoutError, OSError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.reader.readuntil(END)
+        self.close()
+        turn.release()
 
     def close(self) -> None:
         """Ends the connection; one that is broken already is no error."""
@@ -178,6 +189,7 @@ class Gateway:
         self.upstream, self._keys, self._context, self._account = upstream, keys, context, account
         self._connections = Connections()
         self._turns: dict[tuple[str, bytes], asyncio.Semaphore] = {}  # by site and path, of which there are few
+        self._endings: set[asyncio.Task[None]] = set()
         self._logged, self._minute = Counter[bool](), 0
 
     async def accept(self, listening: socket.socket) -> None:
@@ -241,20 +253,30 @@ class Gateway:
         headers = [(header, value) for header, value in head.headers if header in PASSED]
         headers += [(b"host", self.upstream.host), (b"content-length", b"%d" % length)]
         target = head.first[1]
-        at_once = PIECES_OF_KEY if target in PIECES else 1
-        async with self._turns.setdefault((name, target), asyncio.Semaphore(at_once)):
+        turn = self._turns.setdefault((name, target), asyncio.Semaphore(PIECES_OF_KEY if target in PIECES else 1))
+        await turn.acquire()
+        line = None
+        try:
             line = await self.upstream.take()
             if line is None:
                 raise BadHead(502, "the SuperLink cannot be reached")
-            try:
-                line.writer.write(dumps(b"POST " + head.first[1] + b" HTTP/1.1", headers))
-                await copy(reader, line.writer, length, seconds=BODY_SECONDS)
-                answered, keep = await line.answer(writer)
-                self._account.handed(name, head.first[1], answered)
-            except BaseException:
-                line.close()
-                raise
+            line.writer.write(dumps(b"POST " + target + b" HTTP/1.1", headers))
+            await copy(reader, line.writer, length, seconds=BODY_SECONDS)
+            line.at_work = True
+            answered, keep = await line.answer(writer)
+            self._account.handed(name, target, answered)
             self.upstream.give(line, keep=keep)
+        finally:
+            if (
+                line is not None and line.at_work
+            ):  # who hung up keeps its turn until the SuperLink is done with the request
+                ending = asyncio.create_task(line.ended(turn))
+                self._endings.add(ending)
+                ending.add_done_callback(self._endings.discard)
+            else:
+                turn.release()
+                if sys.exc_info()[0] is not None and line is not None:
+                    line.close()
         return keep and [value.lower() for value in head.all(b"connection")] in ([], [b"keep-alive"])
 
     def log(self, who: str, text: str) -> None:
