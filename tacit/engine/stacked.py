@@ -19,6 +19,7 @@ from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.fedavg import FedAvg
 from tacit.algorithms.local_dp import LocalDP
 from tacit.algorithms.mean_regularised import MeanRegularised
+from tacit.algorithms.record_sums import RecordSums, SecretRecordSums
 from tacit.algorithms.scaffold import correction_of
 from tacit.data.population import Population
 from tacit.digest import question_mark
@@ -66,6 +67,8 @@ def local_of(algorithm: Algorithm) -> DpSgd | LocalSgd:
     """How an algorithm's clients train. Raises: Unsupported for somebody else's training, which nobody can stack."""
     local: Any = getattr(algorithm, "local", None)
     local = local.sgd if isinstance(local, NoisedUpdate) else local
+    if isinstance(algorithm, RecordSums | SecretRecordSums):
+        raise Unsupported("its clients sum the gradients of one batch each, and do not train")
     if type(local) is DpSgd or type(local) is LocalSgd:
         return local
     raise Unsupported("its clients run somebody else's training")

@@ -19,6 +19,7 @@ from tacit.crypto.grid import Quantised
 from tacit.crypto.sum_grid import RoundedSum
 from tacit.engine.assemble import build
 from tacit.errors import BadInput, Refused, TacitError
+from tacit.lab.audit.mechanism import prepared
 from tacit.lab.tuning.price import refuse_unsearchable
 from tacit.privacy.accounting import price
 from tacit.privacy.local.mechanism import SampledGaussian
@@ -252,6 +253,8 @@ def test_what_cannot_stand_beside_it_is_refused_in_one_sentence(change, why):
 
 
 def test_what_has_no_price_or_no_wire_yet_is_refused():
+    with pytest.raises(BadInput, match="no audit yet"):
+        prepared(experiment())
     with pytest.raises(BadInput, match="A search has no price"):
         refuse_unsearchable(experiment())
     with pytest.raises(Refused, match="simulations"):

@@ -73,3 +73,13 @@ def test_integers_stand_for_what_was_rounded():
     assert np.abs(grid.dequantise(rounded(grid, x)) - x).max() <= grid.step
     with pytest.raises(BadInput, match="50 numbers"):
         rounded(grid, x[1:])
+
+
+def test_the_bound_has_room_for_what_rounding_adds_to_a_record_that_lies_between_grid_points():
+    """Half a step off everywhere, a million coordinates: rounding adds a quarter of them to the square, far beyond chance."""
+    grid = SumGrid(size=10**6, clip=1.0, batch=10.0)
+    steps = np.where(np.arange(grid.size) < 0.475 * grid.size, 5.5, 4.5)
+    assert np.linalg.norm(steps) * grid.step <= grid.clip * (1 + 1e-9)
+    moved = rounded(grid, steps * grid.step) - rounded(grid, np.zeros(grid.size))
+    square, length = int(moved @ moved), (grid.clip / grid.step) ** 2
+    assert length * 1.009 < square <= grid.l2_squared < length * 1.014

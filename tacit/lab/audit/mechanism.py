@@ -34,6 +34,10 @@ def prepared(experiment: Experiment) -> Parts:
     Raises: BadInput where nothing is promised, or by a kind that an audit does not know; and as `build`."""
     if experiment.attack is not None:
         raise BadInput("An audit holds what honest clients are promised against the code: leave out [attack].")
+    if experiment.privacy.sums_records:
+        raise BadInput(
+            'Sums of records that are noised once have no audit yet: audit privacy.kind = "local", or unit = "client".'
+        )
     sections = {name: getattr(experiment, name) for name in Experiment.model_fields}
     plans = kind_of(experiment).plans
     if plans.priced and plans.traits.own_training:
