@@ -211,7 +211,9 @@ def test_a_worker_ends_when_the_comparison_is_gone(small, tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     worker = subprocess.Popen([sys.executable, "-m", "tacit.lab.worker"], text=True, **pipes)
     experiment = tacit.Experiment(**small | {"train": {"rounds": 2000}, "run": {"workers": 1}})
-    worker.stdin.write(json.dumps({"experiment": experiment.toml(), "folder": str(tmp_path / "here")}) + "\n")
+    worker.stdin.write(
+        json.dumps({"experiment": experiment.toml(), "folder": str(tmp_path / "here"), "trial_id": ""}) + "\n"
+    )
     worker.stdin.flush()
     assert [json.loads(worker.stdout.readline())["rounds"] for _ in range(3)] == [0, 1, 2]
     worker.stdin.close()
