@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = sorted((*(ROOT / "bench").glob("*.py"), *(ROOT / "experiments").glob("*.py")))
 SMALL = re.compile(r"^ {4}python (\S+) (.*?)  # small(?:, with (.*))?$", re.MULTILINE)
 SLOW = {"encrypted", "flower", "round", "sites"}  # many processes: `make docs-commands` runs these
-SECONDS = 300.0
+SECONDS = 600.0
 
 
 def small(program):

@@ -155,7 +155,7 @@ def seconds_per_round(bare: Bare, start: Start, *, poll: float | None, model: st
 
 def _node(bare: Bare, name: str, port: int) -> list[str | Path]:
     command: list[str | Path] = [program("flower-supernode"), "--root-certificates", bare.federation.server / "ca.crt"]
-    command += ["--superlink", bare.federation.address, "--port", str(port)]
+    command += ["--superlink", bare.federation.control, "--port", str(port)]  # the gateway knows the sites' keys alone
     command += ["--auth-supernode-private-key", bare.place / name / "node.key"]
     return [*command, "--node-config", f'rows="{bare.rows / f"{name}.npz"}"']
 
