@@ -160,10 +160,9 @@ def test_every_client_pays_for_its_own_rate_and_no_more_than_its_own_epsilon(tmp
     for name in {row[0] for row in rows}:
         events = [(price.from_text(text), 1) for client, _, text in rows if client == name]
         spent[name] = price.epsilon(price.compose(events), delta=1e-3)
-    rates = history.summary  # one multiplier for all
-    assert rates["rounds"] == 6
+    assert history.summary["rounds"] == 6
     for name, epsilon in zip(sorted(spent), EPSILONS, strict=True):
-        assert epsilon * 0.9 < spent[name] <= epsilon or spent[name] <= epsilon
+        assert 0 < spent[name] <= epsilon
     assert spent["client-0"] <= 1.0
     assert spent["client-0"] < spent["client-3"]
     assert "add or remove one record" in history.sentence
