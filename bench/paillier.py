@@ -20,7 +20,7 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")  # pypaillier uses all cores oth
 
 import numpy as np
 
-from tacit import machine
+from tacit import store
 from tacit.crypto.paillier import SIZES
 from tacit.crypto.randomisers import Randomisers
 from tacit.crypto.secret_key import generate
@@ -72,7 +72,7 @@ def tacit(shape: str, options: argparse.Namespace, lane: int) -> Contender:
     start = time.process_time()
     source.warm()
     table = time.process_time() - start
-    many = machine.cores()
+    many = store.cores()
     spread = Randomisers(public, expected=1, workers=many)
     spread._table = source._table
     holder = Randomisers(public, secret=key, expected=max(1, options.parameters // lanes), workers=1)

@@ -1,5 +1,6 @@
 """Every refusal Tacit makes, by name. The command line turns any of them into one sentence and exit code 2."""
 
+import signal
 from enum import IntEnum
 
 
@@ -148,3 +149,26 @@ class Refused(TacitError):
     def __init__(self, text: str, kind: Refusal = Refusal.NEVER):
         super().__init__(text)
         self.kind = kind
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: what Ctrl-C would have closed is closed."""
+
+
+def stop_on_term() -> None:
+    """Lets SIGTERM end this process as Ctrl-C does, so that what it started ends with it; a second one changes nothing."""
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """What a command that was stopped returns, as a shell counts.
+
+    >>> exit_code(KeyboardInterrupt()), exit_code(Terminated())
+    (130, 143)
+    """
+    return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)

@@ -1,12 +1,14 @@
-"""Files of ours on disk: written whole or not at all, created once, locked by one process, set aside but never deleted."""
+"""Files of ours on disk: written whole or not at all, created once, locked by one process, set aside but never deleted.
+
+What differs between Linux and macOS is here too."""
 
 import os
 import secrets
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from tacit.errors import BadInput, RunExists
-from tacit.machine import closed_to_others, lock, set_mode
 
 OWNER = 0o600  # the mode of a file that nobody but its owner may read
 
@@ -19,7 +21,8 @@ def write(path: Path, content: bytes, *, mode: int | None = None, sync_name: boo
     """
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
-    _fill(temporary, content, mode or (OWNER if closed_to_others(path.parent) else None))
+    closed = not path.parent.stat().st_mode & 0o077
+    _fill(temporary, content, mode or (OWNER if closed else None))
     temporary.replace(path)
     if sync_name:
         sync(path.parent)
@@ -51,9 +54,7 @@ def append(path: Path, line: str, *, mode: int = OWNER) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Has the names in a folder reach the disk; does nothing on Windows, where a folder cannot be opened."""
-    if os.name == "nt":
-        return
+    """Has the names in a folder reach the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -65,7 +66,7 @@ def lock_folder(path: Path) -> int:
     """Takes a folder for this process; close the descriptor to give it free. Raises RunExists where another process has it."""
     held = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
-        lock(held)  # not inherited by worker processes, so a kill frees it at once
+        os.lockf(held, os.F_TLOCK, 0)  # not inherited by worker processes, so a kill frees it at once
     except OSError as error:
         os.close(held)
         raise RunExists(f"Another process is running in {path}: wait for it, or choose another --out.") from error
@@ -98,7 +99,17 @@ def _fill(path: Path, content: bytes, mode: int | None) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
     with os.fdopen(handle, "wb") as file:
         if mode is not None:
-            set_mode(file.fileno(), mode)  # the umask may have taken bits
+            os.fchmod(file.fileno(), mode)  # the umask may have taken bits
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def forks() -> bool:
+    """Whether clients may be trained in forked processes: under Linux. macOS forks, but its libraries may end the child."""
+    return sys.platform == "linux"
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -3,6 +3,7 @@
 Whatever arrives is crafted until it has passed here. Guarantee: every function returns what it says or raises BadInput in one
 sentence; nothing else is raised, imported or opened, and the time taken is linear in the size of the input."""
 
+import hashlib
 import json
 import math
 import re
@@ -16,6 +17,8 @@ from tacit.types import Message
 
 if TYPE_CHECKING:  # texts are read by commands that never load torch
     import torch
+
+    from tacit.types import State
 
 MOST_TEXT = 1 << 20  # characters of one JSON or TOML text: a roster of 10,000 sites has about half of that
 MOST_BRACKETS = (
@@ -280,3 +283,49 @@ def receive(raw: bytes, *, round: int) -> Message:
             text = f"Client {message.sender} sent a {name} that is not finite in round {round + 1}"
             raise TrainingDiverged(f"{text}: lower train.learning_rate; the last good checkpoint is kept.")
     return message
+
+
+# Digests of what a release is a function of: texts, bytes, tensors and the state that a round starts from.
+
+DIGEST_BYTES = 16
+
+
+def digest_of(*parts: bytes | str) -> str:
+    """A hash of texts and bytes, each with its length, so that no two lists of parts are one.
+
+    >>> digest_of("ab", "c") == digest_of("a", "bc"), digest_of("a") == digest_of(b"a")
+    (False, True)
+    """
+    made = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"tacit-release")
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        made.update(len(raw).to_bytes(8, "little"))
+        made.update(raw)
+    return made.hexdigest()
+
+
+def state_digest(state: "State", *, turn: int | None = None) -> str:
+    """A hash of everything a round starts from; of its number too (`turn`) where what clients send is bound to it.
+
+    >>> import torch
+    >>> from tacit.types import State
+    >>> state = State(torch.zeros(2))
+    >>> state_digest(state) == state_digest(state, turn=0), state_digest(state, turn=0) == state_digest(state, turn=1)
+    (False, False)
+    """
+    import torch
+
+    tensors = [("params", state.params), *((f"memory {name}", tensor) for name, tensor in state.memory.items())]
+    tensors += [(f"memory optimizer.{name}", tensor) for name, tensor in state.optimizer.items()]
+    tensors += [(f"memory control.{name}", tensor) for name, tensor in state.control.items()]
+    tensors += [] if turn is None else [("memory turn", torch.tensor(turn))]
+    tensors += [] if state.average is None else [("average", state.average)]
+    parts: list[bytes | str] = ["state"]
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+        parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}", tensor_bytes(tensor)]
+    return digest_of(*parts)
+
+
+def tensor_bytes(tensor: "torch.Tensor") -> bytes:
+    """The numbers of a tensor as they lie in memory."""
+    return tensor.detach().cpu().contiguous().numpy().tobytes()

@@ -79,10 +79,10 @@ def test_every_folder_with_modules_is_a_package_that_is_installed():
 
 
 def test_an_import_that_goes_up_is_found(tmp_path):
-    path = tmp_path / "digest.py"
+    path = tmp_path / "wire.py"
     path.write_text("def late():\n    from tacit.cli.app import main\n", "utf-8")
-    assert list(upward([("tacit.digest", path), ("tacit.cli.app", ROOT / "tacit" / "cli" / "app.py")])) == [
-        ("tacit.digest", "tacit.cli.app")
+    assert list(upward([("tacit.wire", path), ("tacit.cli.app", ROOT / "tacit" / "cli" / "app.py")])) == [
+        ("tacit.wire", "tacit.cli.app")
     ]
 
 

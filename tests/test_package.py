@@ -1,4 +1,4 @@
-"""The package as somebody gets it: built, installed without the repository, and without what only some systems have."""
+"""The package as somebody gets it: built, installed without the repository."""
 
 import os
 import subprocess
@@ -13,24 +13,6 @@ import pytest
 import tacit
 
 ROOT = Path(__file__).parent.parent
-HIDDEN = "import sys; sys.modules['fcntl'] = None\n"
-ELSEWHERE = (
-    HIDDEN
-    + """
-import multiprocessing.context, os
-for name in ("fchmod", "getuid", "geteuid", "fork"):
-    delattr(os, name)
-del multiprocessing.context._concrete_contexts["fork"]
-from tacit.cli import main
-def tacit(*words):
-    sys.argv = ["tacit", *words]
-    try:
-        main()
-    except SystemExit as end:
-        return end.code or 0
-    return 0
-"""
-)  # what Windows' Python 3.11 and 3.12 lack, hidden before the first import of Tacit
 
 
 def python(code, *, cwd, **more):
@@ -106,65 +88,6 @@ def test_what_is_built_is_installed_in_a_fresh_environment_and_runs_there(built,
     assert tacit.__version__ in call(programs / "tacit", "--version")
     call(programs / "tacit", "run", "digits", "--set", "train.rounds=1", "--out", "run")
     assert {"summary.json", "report.html", "ledger.db"} <= {path.name for path in (out / "run").iterdir()}
-
-
-@pytest.mark.package
-def test_every_room_but_flowers_is_imported_where_there_is_no_fcntl(tmp_path):
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in sorted((ROOT / "tacit").rglob("*.py"))
-        if "_triton" not in path.name and path.name != "__main__.py" and "server" not in path.parts
-        and "writers" not in path.parts
-    ]  # fmt: skip
-    python(HIDDEN + "import importlib\nfor name in " + repr(names) + ": importlib.import_module(name)", cwd=tmp_path)
-
-
-def test_without_fcntl_two_processes_still_keep_out_of_one_folder(tmp_path):
-    code = HIDDEN + (
-        "import os, subprocess\nfrom tacit.machine import lock, locked, fcntl\nassert fcntl is None\n"
-        "file = os.open('lock', os.O_CREAT | os.O_RDWR)\nlock(file)\n"
-        "other = 'import sys; sys.modules[\"fcntl\"] = None; import os; from tacit.machine import lock;'"
-        " + 'lock(os.open(\"lock\", os.O_RDWR))'\n"
-        "print(subprocess.run([sys.executable, '-c', other], capture_output=True, text=True).stderr[-200:])\n"
-        "os.close(file)\n"
-        "file = os.open('lock', os.O_RDWR)\nwith locked(file): pass\nos.close(file)\n"
-        "print(subprocess.run([sys.executable, '-c', other]).returncode)"
-    )
-    said = python(code, cwd=tmp_path, PYTHONPATH=str(ROOT))
-    assert "Error" in said
-    assert said.splitlines()[-1] == "0"
-
-
-def test_a_run_is_made_and_resumed_where_there_is_no_fork_no_file_mode_and_no_owner(tmp_path):
-    code = ELSEWHERE + (
-        "words = ('--set', 'train.rounds=2', '--set', 'run.workers=2', '--out', 'run')\n"
-        "assert tacit('run', 'digits', *words) == 0\n"
-        "for name in ('summary.json', 'model.safetensors'): os.remove(f'run/{name}')\n"
-        "assert tacit('run', '--resume', '--out', 'run') == 0\n"
-        "assert os.path.exists('run/summary.json')"
-    )
-    python(code, cwd=tmp_path, PYTHONPATH=str(ROOT))
-    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
-
-
-def test_secrets_are_refused_in_one_sentence_where_no_file_mode_keeps_them(tmp_path):
-    code = ELSEWHERE + (
-        "assert tacit('keys', 'new', 'keys', '--bits', '2048') == 2\n"
-        "words = ('--set', 'train.rounds=1', '--set', 'run.randomness=os', '--out', 'run')\n"
-        "assert tacit('run', 'digits', *words) == 2\n"
-        "from pathlib import Path; from tacit.errors import KeyRefused; from tacit.crypto import keys as owner_files\n"
-        "Path('key').write_text('{}'); os.chmod('key', 0o600)\n"
-        "try: owner_files.read(Path('key'), secret=True)\n"
-        "except KeyRefused as error: print(error)\n"
-        "print(owner_files.read(Path('key'), secret=False))"
-    )
-    said = python(code, cwd=tmp_path, PYTHONPATH=str(ROOT))
-    assert said.splitlines()[-2:] == [
-        "key is a secret, and this system has no file modes that keep it from other users: use Linux or macOS.",
-        "{}",
-    ]
-    assert not (tmp_path / "keys").exists() or not list((tmp_path / "keys").iterdir())
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_version_is_named_once_and_cited():

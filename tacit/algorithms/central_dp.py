@@ -17,7 +17,6 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import local_for_round, printable
-from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, AdaptiveClip, CohortMechanism, ExactSum, TurnMechanism
 from tacit.random import Derive
@@ -26,6 +25,7 @@ from tacit.training.clipping import Trained, Workspace
 from tacit.training.optimizer import ServerOptimizer
 from tacit.training.sgd import Local, attempt
 from tacit.types import Bounded, Client, Message, Raw, State
+from tacit.wire import digest_of, tensor_bytes
 
 TOGETHER = 64  # updates on a device that are clipped and added at once
 
@@ -203,7 +203,7 @@ class Summing:
         state, mechanism, total, algorithm = self.state, self.mechanism, self.total.value(), self.algorithm
         # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise. A sum on a device is
         # of a start that has a nonce of its own in every key, and in which this round happens once
-        stream = derive("noise") if total.is_cuda else derive("noise", mark(tensor_bytes(total)))
+        stream = derive("noise") if total.is_cuda else derive("noise", digest_of(tensor_bytes(total)))
         rest = {name: tensor for name, tensor in state.memory.items() if name != "clip"}
         rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
         mean = noised.vector.to(state.params.dtype) / algorithm.expected_weight  # rounded once, after the noise

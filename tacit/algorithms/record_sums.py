@@ -18,7 +18,6 @@ from dp_accounting import DpEvent
 from tacit.algorithms import printable
 from tacit.algorithms.central_dp import update_of
 from tacit.algorithms.encrypted import Encrypted
-from tacit.digest import mark, tensor_bytes
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import STEP_BITS, ExactSum, TrainingMechanism, bound
 from tacit.random import Derive, Stream
@@ -27,6 +26,7 @@ from tacit.training.clipping import Trained, Workspace
 from tacit.training.dp_sgd import clipped_batch
 from tacit.training.optimizer import Schedule, ServerOptimizer
 from tacit.types import Bounded, Client, Message, Private, State
+from tacit.wire import digest_of, tensor_bytes
 
 SPARE = 10.0  # standard deviations of a batch's size beyond which a sum is scaled down: no honest one ever is
 
@@ -162,7 +162,7 @@ class Adding:
         """
         algorithm, total = self.algorithm, self.total.value()
         # keyed by the sum itself, as under central DP: another sum never meets the same noise
-        stream = derive("noise") if total.is_cuda else derive("noise", mark(tensor_bytes(total)))
+        stream = derive("noise") if total.is_cuda else derive("noise", digest_of(tensor_bytes(total)))
         noised = algorithm.noise.noise(stream, Bounded(total, algorithm.noise.sensitivity))
         batch = sum(algorithm.records[name] for name in self.within) or sum(algorithm.records.values())
         rate = algorithm.learning_rate * algorithm.schedule(self.round)

@@ -10,9 +10,8 @@ from click.exceptions import NoArgsIsHelpError, UsageError
 import tacit
 from tacit.cli import deploy, keys, planning, report, runs, trying
 from tacit.cli.program import EXPERIMENT, Program, Root
-from tacit.errors import TacitError
+from tacit.errors import TacitError, exit_code, stop_on_term
 from tacit.experiment.file import homes
-from tacit.machine import exit_code, stop_on_term
 
 app = Program(
     name="tacit",

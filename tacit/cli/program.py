@@ -17,10 +17,9 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
 from tacit import plugin
-from tacit.errors import BadInput
+from tacit.errors import BadInput, exit_code
 from tacit.experiment import Experiment
 from tacit.experiment.file import parse_value, shipped
-from tacit.machine import exit_code
 
 if TYPE_CHECKING:
     from rich.console import Console

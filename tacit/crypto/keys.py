@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gmpy2 import mpz
 
-from tacit import machine, store
+from tacit import store
 from tacit.crypto.paillier import PublicKey
 from tacit.crypto.secret_key import SecretKey
 from tacit.crypto.threshold import Share, Verification
@@ -55,10 +55,8 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
     """Writes a record as JSON into a file of exactly this mode. Without `force` an existing file is left as it is.
 
     Guarantee: the file is there complete, and forced to the disk, or not at all; a secret is never readable by others, not
-    for a moment. Raises: BadInput; KeyRefused for a secret on a system without modes.
+    for a moment. Raises: BadInput.
     """
-    if mode == SECRET:
-        _refuse_open(path)
     content = (json.dumps(record, indent=1) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,14 +75,12 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
 
     Guarantee: with `secret`, nobody else has any right to the very file that is read, and it is this user's or root's.
     """
-    if secret:
-        _refuse_open(path)
     try:
         with path.open("rb") as stream:
             state = os.fstat(stream.fileno())
             if secret and state.st_mode & 0o077:
                 raise KeyRefused(f"{path} can be read by others: make a new key, or `chmod 600` it if nobody else did.")
-            if secret and not machine.trusted(state.st_uid):
+            if secret and state.st_uid not in (os.getuid(), 0):
                 raise KeyRefused(f"{path} belongs to another user: make a key of your own.")
             return json_object(stream.read(MOST_BYTES + 1).decode("utf-8"), most=MOST_BYTES, finite=True)
     except IsADirectoryError as error:
@@ -95,12 +91,6 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
         raise KeyRefused(f"{path} cannot be read ({error.strerror}).") from error
     except ValueError as error:
         raise KeyRefused(f"{path} is not a key file: it is not a JSON object such as Tacit writes.") from error
-
-
-def _refuse_open(path: Path) -> None:
-    if not machine.keeps_modes():
-        why = "this system has no file modes that keep it from other users: use Linux or macOS."
-        raise KeyRefused(f"{path} is a secret, and {why}")
 
 
 SECRET_FILE, PUBLIC_FILE, VERIFICATION_FILE = "secret.json", "public.json", "verification.json"

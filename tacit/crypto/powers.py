@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from gmpy2 import mpz, powmod
 
-from tacit import machine
+from tacit import store
 from tacit.crypto.paillier import from_octets
 
 WIDEST_DIGIT = 12
@@ -218,7 +218,7 @@ def compute(work: Compute, count: int, *, width: int, workers: int | None = None
     >>> compute(lambda start, stop: (mpz(i * i) for i in range(start, stop)), 4, width=1)
     [mpz(0), mpz(1), mpz(4), mpz(9)]
     """
-    workers = min(workers or machine.cores(), count)
-    if workers < 2 or count < WORTH_A_FORK or not hasattr(os, "fork"):
+    workers = min(workers or store.cores(), count)
+    if workers < 2 or count < WORTH_A_FORK:
         return list(work(0, count))
     return Batch(work, count, width=width, workers=workers).result()

@@ -18,7 +18,7 @@ from math import ceil
 import gmpy2
 from gmpy2 import mpz
 
-from tacit import check, machine
+from tacit import check, store
 from tacit.crypto import powers
 from tacit.crypto.paillier import PublicKey
 from tacit.crypto.secret_key import SecretKey
@@ -101,7 +101,7 @@ class Randomisers:
         check.at_least(1, expected=expected)
         if secret is not None and secret.public != public:
             raise KeyRefused("The secret key does not belong to the public key: take both from the same folder.")
-        self.public, self.workers, self._secret = public, workers or machine.cores(), secret
+        self.public, self.workers, self._secret = public, workers or store.cores(), secret
         self._expected = expected
         self._table: FixedBase | SplitBase | None = None
         self._empty()
@@ -121,7 +121,7 @@ class Randomisers:
         check.at_least(0, count=count)
         self._own()
         self.warm()
-        if count and hasattr(os, "fork"):
+        if count:
             exponents, width = self._draw(count), self.public.ciphertext_bytes
             batch = powers.Batch(self._make(exponents), count, width=width, workers=min(self.workers, count))
             with self._lock:

@@ -15,7 +15,7 @@ import torch
 from tacit.data.dataset import Dataset
 from tacit.data.partition import Shares
 from tacit.errors import BadData
-from tacit.machine import cores
+from tacit.store import cores
 from tacit.types import Budget, Client, Unit
 
 MARK_BYTES = 16

@@ -21,7 +21,6 @@ from tacit.data.load import load
 from tacit.data.names import FROM_DATA_NOTE
 from tacit.data.partition import Shares, client_names, share_out
 from tacit.data.population import Population, coins, populate
-from tacit.digest import mark, tensor_bytes
 from tacit.engine.malicious import Malice, Scene, among, in_words, scene_of
 from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases, held
 from tacit.engine.start import Start, start_of
@@ -38,6 +37,7 @@ from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
 from tacit.training.flat import flatten, frozen_mark, named, trainable
 from tacit.types import Guarantee
+from tacit.wire import digest_of, tensor_bytes
 
 # Low-rank adapters under privacy: of the two factors of an adapter one trains, and the other keeps its start.
 
@@ -403,7 +403,7 @@ def written(parts: Parts) -> Experiment:
     experiment = with_rule(parts)
     if experiment.model.part is None:
         return experiment
-    digest = mark("model", parts.initial_model_digest, tensor_bytes(parts.params))
+    digest = digest_of("model", parts.initial_model_digest, tensor_bytes(parts.params))
     model = experiment.model.carrying(experiment.model.part, passed=f"{type(parts.model).__name__}, {digest}")
     return experiment.model_copy(update={"model": model})
 

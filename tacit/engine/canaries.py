@@ -19,7 +19,6 @@ from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.crypto import keys
 from tacit.crypto.grid import Quantised
-from tacit.digest import mark
 from tacit.engine.assemble import Parts
 from tacit.engine.canary_plan import OBSERVED, Canaries, file_of, gathered, packed, sizes_of
 from tacit.engine.run_folder import Folder
@@ -31,6 +30,7 @@ from tacit.training.clipping import Trained, Workspace
 from tacit.training.dp_sgd import DpSgd, NoisedUpdate
 from tacit.training.flat import blocks
 from tacit.types import Bounded, Client, Message, Private, Raw, State
+from tacit.wire import digest_of
 
 # Mechanisms with canaries among the units: the same sampler draws them, the same noise covers them, at the same price.
 
@@ -383,7 +383,11 @@ def planted(parts: Parts, folder: Folder) -> Parts:
         canaries = opened(folder.path, sizes)
     else:
         seeded = parts.experiment.run.randomness == "seeded" and not parts.nonce
-        key = bytes.fromhex(mark("canaries", parts.releases.server_key)) if seeded else secrets.token_bytes(KEY_BYTES)
+        key = (
+            bytes.fromhex(digest_of("canaries", parts.releases.server_key))
+            if seeded
+            else secrets.token_bytes(KEY_BYTES)
+        )
         canaries = Canaries(key, *sizes)
         layers = [(block.name, block.start, block.stop) for block in blocks(parts.model)]
         secret = {"key": key.hex(), "layers": layers}

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tacit.digest import mark
 from tacit.engine.assemble import Parts
 from tacit.errors import BadData, BadInput
 from tacit.random import keyed
 from tacit.types import Client
+from tacit.wire import digest_of
 
 OBSERVED = "canaries"  # the key of what the researcher is told of them, by a client's training or a server's round
 KNOWN = 4096  # clients whose canaries are held
@@ -43,7 +43,7 @@ class Canaries:
     def commitment(self) -> str:
         """A hash of the key and of all coins: whoever has it can check them later, and learns nothing before."""
         sizes = repr((self.count, self.clients, self.size, self.shared, self.only))
-        return mark("canaries", self.key, sizes, *(np.packbits(self.coins(k)).tobytes() for k in self.owners))
+        return digest_of("canaries", self.key, sizes, *(np.packbits(self.coins(k)).tobytes() for k in self.owners))
 
     @property
     def most(self) -> int:

@@ -37,11 +37,11 @@ from tacit.engine.queries import told
 from tacit.engine.release import package, processor
 from tacit.engine.run_folder import Folder
 from tacit.engine.start import trained
-from tacit.machine import cores
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen, headline
 from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.store import cores
 from tacit.training.flat import frozen, named
 from tacit.types import Guarantee
 

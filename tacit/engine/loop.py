@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from tacit.algorithms.scaffold import others_bytes
-from tacit.digest import mark, state_mark
 from tacit.engine.assemble import Parts
 from tacit.engine.budget import BudgetTracker, charged, draw
 from tacit.engine.canaries import record_observation
@@ -25,7 +24,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.random import Derive
 from tacit.training.optimizer import kept
 from tacit.types import Client, Message, State
-from tacit.wire import receive, receive_any, size_of
+from tacit.wire import digest_of, receive, receive_any, size_of, state_digest
 
 Observer = Callable[[dict[str, Any]], None]
 
@@ -38,8 +37,8 @@ def released(round: int) -> str:
 def _begins(parts: Parts, state: State, round: int) -> str:
     by_round = parts.algorithm.depends_on_round or parts.experiment.train.schedule is not None
     if parts.nonce and not parts.is_deployed:  # no other start has these keys, and in this one a round happens once
-        return mark("round", str(round))
-    return state_mark(state, turn=round if by_round else None)
+        return digest_of("round", str(round))
+    return state_digest(state, turn=round if by_round else None)
 
 
 def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) -> Derive:
@@ -80,7 +79,7 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
     if (
         parts.plan.traits.single_release and first and ledger is not None
     ):  # the ledger knows what the checkpoint goes on from, or is told now
-        ledger.release(released(first - 1), state_mark(state))
+        ledger.release(released(first - 1), state_digest(state))
     open_round(parts, ledger, state, first)  # before anything of the folder is dropped: it may refuse
     folder.rounds(before=first)
     with Checkpoints(folder, state.params.device, once=parts.plan.traits.single_release) as checkpoints:
@@ -130,7 +129,7 @@ def _rounds(
             if checkpoint_first:
                 checkpoints.write(state, round=r + 1)
             if plan.traits.single_release and ledger is not None:
-                ledger.release(released(r), state_mark(state))
+                ledger.release(released(r), state_digest(state))
             record_observation(parts, folder, r, cohort, traffic.info, info)
         with watch("evaluate"):
             evaluated, moved = evaluating(parts, state.result) if due else dict, state.params - before.params
@@ -159,7 +158,7 @@ def _dispatched(
         # two sums of which clients add the very same noise show what is in one of them alone: other rows, rates or clients
         attempt = parts.releases.attempt(_begins(parts, state, round))
         if parts.experiment.privacy.ledger is not None or not ledger.is_first(round, attempt):
-            asked = mark("asked", attempt, *(client.id for client in cohort))
+            asked = digest_of("asked", attempt, *(client.id for client in cohort))
             message = replace(message, facts=message.facts | {"asked": asked})
     return message, trainer.dispatch(message, round, [client.index for client in cohort])
 

@@ -19,12 +19,11 @@ import torch
 
 from tacit.algorithms import Algorithm, in_round
 from tacit.data.population import Population
-from tacit.digest import question_mark
 from tacit.engine.release import ClientDerive
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.training.clipping import Workspace
 from tacit.types import Client, Message
-from tacit.wire import pack, unpack
+from tacit.wire import digest_of, pack, unpack
 
 Reply = tuple[bytes, dict[str, float]]
 Carried = tuple[Message, dict[str, float]]
@@ -74,10 +73,10 @@ class OverTensors(Trainer):
 
     def question(self, received: Message) -> str:
         """What noise is keyed by."""
-        return question_mark(pack(received))
+        return digest_of("question", pack(received))
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        for message, info in self.answers(unpack(received), question_mark(received), round, cohort):
+        for message, info in self.answers(unpack(received), digest_of("question", received), round, cohort):
             yield pack(message), info
 
     def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
@@ -123,7 +122,7 @@ def one_by_one(train: Task) -> Callable[[bytes, int, Sequence[int]], Iterator[Re
     """Trains the cohort in this process, one client after the other."""
 
     def trainer(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        message, question, threads = unpack(received), question_mark(received), torch.get_num_threads()
+        message, question, threads = unpack(received), digest_of("question", received), torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             for index in cohort:
@@ -154,7 +153,7 @@ class SideBySide(Trainer):
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         self._broadcast[: len(received)] = received
-        question = question_mark(received)
+        question = digest_of("question", received)
         waiting, free = deque(range(len(cohort))), list(range(len(self._slots)))
         idle: list[Any] = list(self._lines)
         running: dict[Any, tuple[int, int]] = {}

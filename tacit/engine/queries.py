@@ -16,7 +16,6 @@ from tacit import check, store
 from tacit.data.columns import Category, Number
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
-from tacit.digest import mark, tensor_bytes
 from tacit.engine.assemble import Parts, build
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.run_folder import Folder
@@ -33,6 +32,7 @@ from tacit.privacy.queries.mechanism import Counts, NoisyCounts
 from tacit.privacy.queries.ranges import Described, Range, Ranges, asked_ranges
 from tacit.training.flat import answers_apart, training
 from tacit.types import Client
+from tacit.wire import digest_of, tensor_bytes
 
 NAME = "queries.json"
 
@@ -135,7 +135,7 @@ def ask(
     if known is not None:
         return paid_for(known, ledger, folder, query)
     population = about or parts.population
-    attempt = mark("query", parts.releases.digest, population.digest(), repr(query), question)
+    attempt = digest_of("query", parts.releases.digest, population.digest(), repr(query), question)
     marks = (one.tobytes() for one in population.marks)
     clients = [with_mark(population[index], mark=rows) for index, rows in enumerate(marks)]
     sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
@@ -209,7 +209,7 @@ def released(parts: Parts, query: Query, client: Client, noise: NoisyCounts | No
     counts = query.count(client)
     if noise is None:
         return counts.values
-    derive = partial(parts.releases.streams(), mark(repr(query), question), QUERY, client)
+    derive = partial(parts.releases.streams(), digest_of(repr(query), question), QUERY, client)
     return noise.noise(noise.init(), derive(f"query {query.name}"), counts)[1].vector.numpy()
 
 
@@ -251,7 +251,7 @@ def evaluate_at_clients(
     judged, held = judged_by(parts.experiment, parts.dataset), parts.population.held
     if judged is None or (held is None and not parts.is_deployed):
         return None
-    question = mark("model", tensor_bytes(params))
+    question = digest_of("model", tensor_bytes(params))
     try:
         answers = asking(parts, ledger, folder, Evaluation(judged, parts, params), question=question, about=held)
     except (BudgetExhausted, AnsweredOnce, Unanswered) as error:

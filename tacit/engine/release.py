@@ -32,13 +32,13 @@ from torch import nn
 import tacit
 from tacit.data.load import settings
 from tacit.data.population import Population
-from tacit.digest import mark
 from tacit.experiment import Experiment
 from tacit.privacy.plan import Plan
 from tacit.random import Derive, Stream, from_os, keyed
 from tacit.training.flat import bits
 from tacit.training.fused import DeviceStream
 from tacit.types import Client
+from tacit.wire import digest_of
 
 FORMAT = "tacit release 1"
 WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
@@ -51,7 +51,7 @@ WHERE = {  # where, how fast and under which seal, not what: a sealed run releas
 AFTER = {"personal": True}  # what clients do at home with the last release; `during` rounds it is in releases
 # The rooms that a release is a function of, closed under imports. Whatever only starts runs, reads or prints is not here.
 RELEASING = (
-    "algorithms", "check", "crypto", "data", "deploy.site", "digest", "engine", "errors", "experiment", "machine", "parts",
+    "algorithms", "check", "crypto", "data", "deploy.site", "engine", "errors", "experiment", "parts",
     "personal", "plugin", "privacy", "random", "store", "training", "types", "wire",
 )  # fmt: skip
 KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
@@ -83,11 +83,11 @@ class Releases:
         """What all releases of the run have in common; every party of a deployment knows it."""
         run, p = self.experiment.run, self.population
         sizes, epsilons = (np.ascontiguousarray(part).tobytes() for part in (p.offsets, p.epsilons))
-        clients = mark(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
+        clients = digest_of(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
         own = (repr(self.model), self.initial_model_digest, held(self.rule, *named_code(self.experiment)))
-        code = mark(package(), tacit.__version__, torch.__version__, np.__version__, *own)
+        code = digest_of(package(), tacit.__version__, torch.__version__, np.__version__, *own)
         settings = experiment_text(self.experiment)
-        return mark(
+        return digest_of(
             FORMAT, str(self.experiment.seeds.noise), settings, clients, code, arithmetic(run.device), self.nonce
         )
 
@@ -96,7 +96,7 @@ class Releases:
         rows = client.mark or self.population.marks[client.index].tobytes()
         budget = repr((float(self.population.epsilons[client.index]), self.population.delta, self.population.unit))
         who = (self.common, self.trainer, client.id, str(client.index), budget, self.plan.key(client))
-        return bytes.fromhex(mark("client", *who, rows, *self._planted))
+        return bytes.fromhex(digest_of("client", *who, rows, *self._planted))
 
     def streams(self) -> ClientDerive:
         """Every client's randomness: `derive(question, round, client, purpose)`."""
@@ -116,7 +116,7 @@ class Releases:
         """The server's randomness in the round that starts from a state (its mark)."""
         if self.experiment.run.randomness == "os":
             return from_os()
-        return keyed(bytes.fromhex(mark("server", self.server_key, state)), kind=self._stream)
+        return keyed(bytes.fromhex(digest_of("server", self.server_key, state)), kind=self._stream)
 
     @property
     def _planted(self) -> tuple[str, ...]:
@@ -130,21 +130,21 @@ class Releases:
     @cached_property
     def server_key(self) -> str:
         """What the server's randomness is keyed by beside the state: all that a deployed server knows."""
-        return mark("server", self.common, self.plan.key(None), *self._planted)
+        return digest_of("server", self.common, self.plan.key(None), *self._planted)
 
     @cached_property
     def digest(self) -> str:
         """Everything that all releases of the run are a function of, but the state: every row, budget and mechanism."""
         rows = "elsewhere" if self.is_deployed else self.population.digest()
         trainer = () if self.trainer == ONE_BY_ONE else (self.trainer,)
-        return mark("run", self.server_key, self.plan.digest(), rows, *trainer)
+        return digest_of("run", self.server_key, self.plan.digest(), rows, *trainer)
 
     def attempt(self, state: str) -> str:
         """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""
         if self.is_deployed and not self.plan.sampler.charges_all:
-            return mark("deployment", state)  # sites keep their answers: what is asked again is the same release
+            return digest_of("deployment", state)  # sites keep their answers: what is asked again is the same release
         # whoever answers a deployed server may be others than before its restart, and give another sum
-        return mark("attempt", self.digest, state, self.start if self.is_deployed else "")
+        return digest_of("attempt", self.digest, state, self.start if self.is_deployed else "")
 
 
 def experiment_text(experiment: Experiment) -> str:
@@ -174,7 +174,7 @@ def package(*more: str) -> str:
     files = sorted(
         file for place in places for file in (place.with_suffix(".py"), *place.rglob("*.py")) if file.exists()
     )
-    return mark(*(part for file in files for part in (file.relative_to(home).as_posix(), file.read_bytes())))
+    return digest_of(*(part for file in files for part in (file.relative_to(home).as_posix(), file.read_bytes())))
 
 
 def named_code(experiment: Experiment) -> list[object]:

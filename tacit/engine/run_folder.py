@@ -21,7 +21,6 @@ from tacit.data.given import digest_of
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.schema import PASSED
-from tacit.machine import keeps_modes
 from tacit.plugin import PASSED_AS, PYTHON
 from tacit.privacy.ledger.reader import NOTHING, Before
 from tacit.privacy.ledger.sql import key_of, keyed
@@ -188,13 +187,8 @@ def open_folder(
     resolved: Experiment | None = None,
     before: Before = NOTHING,
 ) -> Folder:
-    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume or if its secrets
-    would lie open. `resolved` is the experiment as written down; `before`, what other runs of its ledger had sealed."""
-    if experiment.run.randomness == "os" and not keeps_modes():  # a checkpoint may hold noise of rounds to come
-        raise BadInput(
-            'This system has no file modes that keep a run\'s secrets from its other users: run.randomness = "os" needs Linux or'
-            ' macOS; for an experiment leave it "seeded".'
-        )
+    """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume.
+    `resolved` is the experiment as written down; `before`, what other runs of its ledger had sealed."""
     known = path / "experiment.toml"
     refuse_taken(path, resume=resume, force=force)
     if force and known.exists():

@@ -22,7 +22,6 @@ from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.record_sums import RecordSums, SecretRecordSums
 from tacit.algorithms.scaffold import correction_of
 from tacit.data.population import Population
-from tacit.digest import question_mark
 from tacit.engine.pool import Carried, OverTensors, Pending, task
 from tacit.engine.release import ClientDerive
 from tacit.engine.stacked_private import InStep, noised_there
@@ -37,7 +36,7 @@ from tacit.training.sgd import LocalSgd
 from tacit.training.stacked import stack_of
 from tacit.training.stacked_steps import Captured, sgd_steps
 from tacit.types import Client, Message, Raw
-from tacit.wire import pack, unpack
+from tacit.wire import digest_of, pack, unpack
 
 LOG = logging.getLogger(__name__)
 FIRST = 4  # of a cohort on a device, which part is trained first: meanwhile the batches of the others are drawn
@@ -131,7 +130,7 @@ class Stacked(OverTensors):
 
     def question(self, received: Message) -> str:
         """What noise is keyed by: the question's bytes; where a start cannot be repeated, this call alone."""
-        return question_mark(pack(received)) if self.repeats else uuid.uuid4().hex
+        return digest_of("question", pack(received)) if self.repeats else uuid.uuid4().hex
 
     @property
     def clips_examples(self) -> bool:

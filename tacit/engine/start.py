@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tacit.digest import mark
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.sql import key_of, keyed, tables_of
 from tacit.training.flat import bits
+from tacit.wire import digest_of
 
 UNKNOWN = "unknown"  # a run of Tacit that does not say which
 _BY = "_trained_by"
@@ -55,7 +55,7 @@ def start_of(experiment: Experiment, model: nn.Module, params: Mapping[str, torc
 
 def digests(tensors: Iterable[torch.Tensor]) -> frozenset[str]:
     """A hash of each tensor, whatever it is called."""
-    return frozenset(mark("tensor", f"{tensor.dtype} {tuple(tensor.shape)}", bits(tensor)) for tensor in tensors)
+    return frozenset(digest_of("tensor", f"{tensor.dtype} {tuple(tensor.shape)}", bits(tensor)) for tensor in tensors)
 
 
 @dataclass(frozen=True)

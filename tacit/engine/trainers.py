@@ -30,7 +30,7 @@ from tacit.engine.pool import (
     task,
 )
 from tacit.engine.stacked import Stacked
-from tacit.machine import cores, forks
+from tacit.store import cores, forks
 from tacit.training.clipping import Workspace, workspace
 from tacit.training.flat import beside
 from tacit.training.optimizer import coarse, full_precision

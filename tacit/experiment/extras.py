@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.experiment.data import DataSection
 from tacit.experiment.schema import Count, NotNegative, OpenSection, Part, Section, Whole
 from tacit.experiment.training import refuse_overshooting
+from tacit.wire import digest_of
 
 if TYPE_CHECKING:
     from tacit.experiment import Experiment
@@ -133,7 +133,7 @@ def shares(experiment: "Experiment") -> dict[str, float]:
 def split(experiment: "Experiment") -> str:
     """The name of the coin that decides which records are held out; empty where none are."""
     share = experiment.data.held_out
-    return "" if share is None else mark(HELD_OUT, repr((experiment.seeds.data, share)))
+    return "" if share is None else digest_of(HELD_OUT, repr((experiment.seeds.data, share)))
 
 
 def read_with(data: DataSection, ranges: Mapping[str, tuple[float, float]]) -> DataSection:

@@ -21,8 +21,8 @@ from tacit.lab.compare.findings import columns
 from tacit.lab.compare.grid import expand, note, refuse_taken, refuse_two_metrics, take, tasks_of, try_out
 from tacit.lab.compare.results import Row, rows_of
 from tacit.lab.worker import Display, run_all
-from tacit.machine import cores
 from tacit.report.page import write_page
+from tacit.store import cores
 
 
 def compare(

@@ -11,7 +11,6 @@ import torch
 
 from tacit import check
 from tacit.data.population import Population, rows_mark
-from tacit.digest import mark
 from tacit.engine.assemble import Parts, build, written
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import FILE, Replies, called, columns_told, histograms_of, keep, kept
@@ -28,6 +27,7 @@ from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.privacy.queries.ranges import Described
 from tacit.simulation import before_of, new_folder
 from tacit.types import Client
+from tacit.wire import digest_of
 
 SHARE = 0.1  # of what is left of every client's epsilon
 SAMPLER = "one noised count of each cell of each column's histogram, released once"
@@ -82,7 +82,7 @@ def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | 
 def _answers(
     parts: Parts, ledger: Ledger | None, folder: Folder, query: Described, noises: list[NoisyCounts | None]
 ) -> Replies:
-    question = mark(QUERY, repr(query), repr(noises))
+    question = digest_of(QUERY, repr(query), repr(noises))
     known = kept(folder.path).get(QUERY)
     if known is not None:
         if known.question != question:
@@ -91,7 +91,7 @@ def _answers(
             raise LedgerError(f"{folder.path} has answers that {ledger.path} has no charge for: restore the ledger.")
         return known
     counted = parts.population if parts.experiment.data.own_share is None else replace(parts.population, held=None)
-    clients, attempt = _clients(counted), mark("stats", parts.releases.digest, question)
+    clients, attempt = _clients(counted), digest_of("stats", parts.releases.digest, question)
     if ledger is not None:
         ledger.open_round(0, attempt)
         prices = {client.id: noise.event() for client, noise in zip(clients, noises, strict=True) if noise}

@@ -11,8 +11,8 @@ from itertools import accumulate
 import torch
 from torch import nn
 
-from tacit.digest import mark
 from tacit.errors import BadInput, ModelRefused
+from tacit.wire import digest_of
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ def frozen_mark(model: nn.Module) -> str:
     False
     """
     parts = [
-        f"{name} {tensor.dtype} {tuple(tensor.shape)} {mark(bits(tensor))}"
+        f"{name} {tensor.dtype} {tuple(tensor.shape)} {digest_of(bits(tensor))}"
         for name, tensor in (*frozen(model), *model.named_buffers())
     ]
-    return mark("frozen", *parts) if parts else ""
+    return digest_of("frozen", *parts) if parts else ""
 
 
 def bits(tensor: torch.Tensor) -> bytes:

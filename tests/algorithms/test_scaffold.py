@@ -11,14 +11,13 @@ from torch.nn.functional import cross_entropy
 
 import tacit
 from tacit.algorithms import finished, in_round
-from tacit.digest import state_mark
 from tacit.engine.assemble import build
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, Refused
 from tacit.random import seeded
 from tacit.training.clipping import workspace
 from tacit.types import Message
-from tacit.wire import pack, unpack
+from tacit.wire import pack, state_digest, unpack
 
 COHORTS = [[0, 2, 4], [1, 2, 3], [4, 0, 1], [2, 3, 0]]
 LOCAL_RATE, STEPS, CLIENTS = 0.4, 5, 5
@@ -162,8 +161,8 @@ def test_a_round_starts_from_the_control_variates():
     parts = parts_of(NONE)
     state = parts.algorithm.init(parts.params)
     moved = dataclasses.replace(state, control=state.control | {"clients": state.control["clients"] + 1})
-    assert state_mark(state) != state_mark(moved)
-    assert state_mark(state) != state_mark(dataclasses.replace(state, control={}))
+    assert state_digest(state) != state_digest(moved)
+    assert state_digest(state) != state_digest(dataclasses.replace(state, control={}))
 
 
 class Stop(Exception):

@@ -21,13 +21,13 @@ from tacit.algorithms.rules.inverse_variance import inverse_variance
 from tacit.algorithms.rules.mean import mean
 from tacit.cli.app import app
 from tacit.data.given import digest_of
-from tacit.digest import state_mark
 from tacit.engine.assemble import build, written
 from tacit.engine.ledgers import population_id
 from tacit.errors import BadInput, LedgerError, NeedsRows, TacitError
 from tacit.lab.grid import compare
 from tacit.privacy.ledger.sql import key_of, keyed
 from tacit.simulation import with_passed
+from tacit.wire import state_digest
 
 NAMES = ("north", "coast", "valley")
 RNG = np.random.default_rng(7)
@@ -218,7 +218,7 @@ def test_a_run_from_files_does_not_go_on_with_rows_from_python(tmp_path):
 def test_noise_is_keyed_by_what_was_passed(other):
     """Two runs that differ in rows, model or rule share no client's noise, nor the name of a release that is paid."""
     one, two = (build(with_passed(experiment(), **PARTS | change)) for change in ({}, OTHERS[other]))
-    starts = [state_mark(parts.algorithm.init(parts.params)) for parts in (one, two)]
+    starts = [state_digest(parts.algorithm.init(parts.params)) for parts in (one, two)]
     keys = [
         [(parts.releases.client(parts.population[k]), start) for k in range(3)]
         for parts, start in zip((one, two), starts, strict=True)

@@ -23,12 +23,12 @@ import tacit
 from tacit.cli.app import app
 from tacit.data.population import row_hashes
 from tacit.data.sources import digits
-from tacit.digest import mark, tensor_bytes
 from tacit.errors import LedgerError, Refused
 from tacit.lab.stats import stats
 from tacit.privacy.ledger import sql
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.report import plan
+from tacit.wire import digest_of, tensor_bytes
 
 HEX = re.compile(rb"(?=[0-9]*[a-f])[0-9a-f]{16,}")  # a number of many digits is no hash
 
@@ -57,7 +57,7 @@ def hashes(folder):
 def oracle(one, again, other):
     """The hashes that equal rows leave twice and other rows do not leave; that of the model is no more than the model itself."""
     kept = one / "checkpoint.safetensors"
-    known = {mark("model", tensor_bytes(load_file(kept)["params"])).encode()} if kept.exists() else set()
+    known = {digest_of("model", tensor_bytes(load_file(kept)["params"])).encode()} if kept.exists() else set()
     return (hashes(one) & hashes(again)) - hashes(other) - known
 
 

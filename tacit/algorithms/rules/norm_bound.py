@@ -12,9 +12,9 @@ import torch
 
 from tacit import check
 from tacit.algorithms.rules import Applied, Memory, Rule, Sum, rows_of
-from tacit.digest import mark, tensor_bytes
 from tacit.random import keyed
 from tacit.types import Message
+from tacit.wire import digest_of, tensor_bytes
 
 
 @dataclass(frozen=True)
@@ -71,5 +71,5 @@ def with_weak_noise(mean: torch.Tensor, std: float) -> torch.Tensor:
     """The mean with N(0, std^2) in every coordinate, which is a function of the mean. Guarantee about privacy: none."""
     if not std:
         return mean
-    stream = keyed(bytes.fromhex(mark("weak noise", tensor_bytes(mean))))("noise")
+    stream = keyed(bytes.fromhex(digest_of("weak noise", tensor_bytes(mean))))("noise")
     return mean.add(stream.normal_like(mean), alpha=std)

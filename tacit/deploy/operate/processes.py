@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tacit.errors import BadInput, TacitError
-from tacit.machine import lock
 
 MASK = 0o077
 FOLDER, FILE = 0o700, 0o600  # whatever the umask: a federation's files hold keys, rows and updates
@@ -283,7 +282,7 @@ def lock_folder(folder: Path) -> bool:
     """
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)  # stays open: closing it would free the lock
     try:
-        lock(file)
+        os.lockf(file, os.F_TLOCK, 0)
     except OSError:
         os.close(file)
         raise BadInput(f"Another process answers for the site in {folder}: stop it first.") from None

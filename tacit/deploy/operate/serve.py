@@ -22,9 +22,8 @@ from tacit.deploy.operate.processes import OFFLINE, Processes, alive, close, pro
 from tacit.deploy.operate.remaining import anew, experiment_file, finished, short_sites
 from tacit.deploy.operate.site_process import JOINED
 from tacit.deploy.site.layout import read_settings
-from tacit.errors import BadInput, TacitError
+from tacit.errors import BadInput, TacitError, exit_code, stop_on_term
 from tacit.experiment import Experiment
-from tacit.machine import exit_code, stop_on_term
 from tacit.privacy.guarantee import shown
 from tacit.report.closing import facts, say_baseline, say_stats, show_promise
 from tacit.report.progress import round_line

@@ -20,8 +20,7 @@ from tacit.deploy.operate.processes import MASK, close, end_with_parent, lock_fo
 from tacit.deploy.site.layout import LOG, SPOKEN, Plain, due, read_settings, wanted
 from tacit.deploy.site.limits import read_limits
 from tacit.deploy.site.site import Site
-from tacit.errors import BadInput, TacitError
-from tacit.machine import stop_on_term
+from tacit.errors import BadInput, TacitError, stop_on_term
 
 FORGET_SECONDS = 90.0  # a SuperLink takes a killed node for online until two heartbeats, of every 30 s, are missed
 AGAIN_SECONDS = 3.0

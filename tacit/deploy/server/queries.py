@@ -19,7 +19,6 @@ from tacit.deploy.server.trainer import listed, spent_of
 from tacit.deploy.site.agreement import record_of
 from tacit.deploy.site.requests import MOST_COLUMNS, ranges_of
 from tacit.deploy.site.rows import public_rows
-from tacit.digest import mark, tensor_bytes
 from tacit.engine.assemble import Parts, assemble
 from tacit.engine.queries import Query, Replies, cost_of, found, keep, kept, paid_for, query_of
 from tacit.engine.run_folder import Folder
@@ -28,7 +27,7 @@ from tacit.experiment.extras import HELD_OUT, SIDES, read_with
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.queries.ranges import Range, Ranges
 from tacit.privacy.wiring import Seals
-from tacit.wire import unpack
+from tacit.wire import digest_of, tensor_bytes, unpack
 
 ONLY = 0  # a query has one question, where those of training are counted by rounds
 MORE_ROWS, SPARE_ROWS = 10, 1000  # than a site's size leads to expect: beyond, an answer is not believed
@@ -80,8 +79,8 @@ class AtSites:
         before = trainer.find(folder, file, ONLY)
         body = trainer.keep(folder, file, ONLY, self.about) if before is None else before
         if body:  # what is asked about, whatever is trained by now
-            question = mark("model", tensor_bytes(unpack(body).tensors["params"]))
-        attempt = mark("deployed query", folder.run, repr(query), question)
+            question = digest_of("model", tensor_bytes(unpack(body).tensors["params"]))
+        attempt = digest_of("deployed query", folder.run, repr(query), question)
         called = ledger.keyed(attempt) if ledger else attempt
         known = kept(folder.path).get(query.name, Replies(called, {}, {}, question))
         if paid_for(known, ledger, folder, query).attempt != called:

@@ -16,12 +16,12 @@ from tacit.check import shown
 from tacit.crypto import keys
 from tacit.deploy.site import layout
 from tacit.deploy.site.layout import discreet, note
-from tacit.digest import mark
 from tacit.engine.assemble import Parts
 from tacit.engine.canaries import with_canaries
 from tacit.engine.canary_plan import OBSERVED, Canaries, file_of, gathered, packed
 from tacit.errors import BadInput
 from tacit.experiment.extras import refuse_unplain
+from tacit.wire import digest_of
 
 if TYPE_CHECKING:
     from tacit.deploy.site.accept import Accepted
@@ -41,7 +41,7 @@ def with_own_canaries(folder: Path, run: str, parts: Parts, index: int, settings
     if type(parts.algorithm) is not LocalDP or not parts.plan.priced:
         raise BadInput("canaries in site.toml are for local DP, whose noise is the site's own: leave them out.")
     refuse_unplain(parts.experiment, "canaries in site.toml")
-    key = bytes.fromhex(mark("site canaries", _secret(folder), run))
+    key = bytes.fromhex(digest_of("site canaries", _secret(folder), run))
     canaries = Canaries(key, count, len(parts.population), size, only=index)
     return replace(parts, algorithm=with_canaries(parts, canaries))
 
@@ -93,7 +93,7 @@ def own_canaries(site: Path, run: str) -> Canaries:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"{file} is damaged: put it back as it was.") from None
     count, clients, size, only = sizes
-    key = bytes.fromhex(mark("site canaries", _secret(site), run))
+    key = bytes.fromhex(digest_of("site canaries", _secret(site), run))
     canaries = Canaries(key, count, clients, size, only=only)
     if canaries.commitment != found.get("commitment"):
         raise BadInput(f"The coins in {file} are not those that were committed to before the first answer.")

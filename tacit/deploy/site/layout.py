@@ -20,6 +20,7 @@ The keys of encrypted sums are named in `keys`, because a server has some too; t
 
 import contextlib
 import datetime
+import fcntl
 import hashlib
 import json
 import logging
@@ -38,7 +39,6 @@ from pydantic import BaseModel, ValidationError
 from tacit import check, store
 from tacit.errors import BadInput, Refused, TacitError
 from tacit.experiment.extras import PersonalSection
-from tacit.machine import locked
 
 SETTINGS, BUDGET, PROPOSAL, OWN_EXPERIMENT = "site.toml", "budget.toml", "proposal.toml", "experiment.toml"
 LEDGER, LOG, LOCK = "ledger.db", "log.jsonl", ".answer.lock"
@@ -269,8 +269,8 @@ def alone(folder: Path) -> Iterator[None]:
     """Waits until no other process or thread answers for the folder. The lock of a process that was killed is free at once."""
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, FILE)
     try:
-        with locked(file):
-            yield
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(file)
 

@@ -18,7 +18,6 @@ from tacit.deploy.site.layout import note
 from tacit.deploy.site.limits import Limits
 from tacit.deploy.site.replies import Bound
 from tacit.deploy.site.requests import MOST_ROUNDS, Roster
-from tacit.digest import mark, question_mark
 from tacit.engine.assemble import Parts
 from tacit.engine.ledgers import asked_by, population_id
 from tacit.errors import AnsweredOnce, BudgetExhausted, LedgerError, Refused
@@ -32,6 +31,7 @@ from tacit.privacy.ledger.filter import ROUNDING, RULE, Spent, most_releases
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.plan import kind_of
 from tacit.types import Budget, Client, Others
+from tacit.wire import digest_of
 
 if TYPE_CHECKING:
     from tacit.deploy.site.accept import Accepted
@@ -66,7 +66,7 @@ def pay(bound: Bound) -> Paid:
             raise Refused(f"Round {round + 1} was not paid for when the run was agreed.")
         ledger.refuse_copies()
         return Paid(bound)
-    release = _release(accepted, accepted.client, question_mark(bound.question))
+    release = _release(accepted, accepted.client, digest_of("question", bound.question))
     if ledger.charged_before(round, release):
         text = f"Round {round + 1} was charged before and its answer lost; it is charged again, and the first is spent."
         note(accepted.site, verdict="lost", text=text, run=accepted.agreement.run, round=round)
@@ -122,7 +122,7 @@ def prepay(accepted: "Accepted", releases: int) -> None:
 def _release(accepted: "Accepted", client: Client, *about: str) -> str:
     """The name of a release: the same name is the same bits, paid once; what cannot be repeated has another name at every call."""
     fresh = uuid.uuid4().hex if accepted.parts.nonce else ""
-    return mark("site", accepted.parts.releases.client(client), *about, fresh)
+    return digest_of("site", accepted.parts.releases.client(client), *about, fresh)
 
 
 # Whether a budget pays, before anything is charged.

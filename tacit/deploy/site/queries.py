@@ -16,12 +16,11 @@ from tacit.deploy.site.agreement import Agreement
 from tacit.deploy.site.pay import pay_query
 from tacit.deploy.site.replies import Slot
 from tacit.deploy.site.requests import Terms
-from tacit.digest import mark, tensor_bytes
 from tacit.engine.queries import Evaluation, Query, columns_asked, judged_by, ranges_asked, released
 from tacit.errors import BadInput, Refused
 from tacit.experiment.extras import EVALUATION, RANGES, STATS
 from tacit.types import Client, Message
-from tacit.wire import all_finite, pack, unpack
+from tacit.wire import all_finite, digest_of, pack, tensor_bytes, unpack
 
 
 def sent(params: torch.Tensor) -> bytes:
@@ -113,7 +112,7 @@ def _counted(accepted: Accepted, query: str, body: bytes) -> tuple[Query, Client
         judged = judged_by(experiment, rows)
         if judged is None or accepted.asked is None:
             raise Refused("This run holds out no rows.")
-        return Evaluation(judged, accepted.parts, params), accepted.asked, mark("model", tensor_bytes(params))
+        return Evaluation(judged, accepted.parts, params), accepted.asked, digest_of("model", tensor_bytes(params))
     asked = {STATS: columns_asked, RANGES: ranges_asked}[query](experiment, rows)  # of the rows that are trained on
     if asked is None or body:
         raise Refused(f"This run does not ask for {query}, or the question has more than its name.")

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from tacit import check, plugin, store
-from tacit.digest import mark
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.compare.figures import DASHES, GREY, INKS, canvas, save, title
 from tacit.lab.compare.findings import BADGE, Finding, Line, Plot, columns, place
 from tacit.lab.compare.findings import Number as Estimate
 from tacit.lab.compare.results import Row
-from tacit.machine import cores
+from tacit.store import cores
+from tacit.wire import digest_of
 
 __all__ = ["BADGE", "Attack", "Estimate", "Finding", "Line", "Place", "Plot", "attack", "find", "load", "names"]
 
@@ -142,7 +142,7 @@ def refuse_not_simulated(experiment: Experiment) -> None:
 def _key(name: str, made: Attack, experiment: Experiment) -> str:
     """A hash of what a finding is a function of, but for where it lies and how many cores there are."""
     run = experiment.run.model_copy(update={"out": None, "workers": 0, "writers": None})
-    return mark(name, repr(made), experiment.model_copy(update={"run": run}).toml())
+    return digest_of(name, repr(made), experiment.model_copy(update={"run": run}).toml())
 
 
 def draw(finding: Finding, folder: Path) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from tacit import check, store
 from tacit.data.columns import Category
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population, rows_mark
-from tacit.digest import mark
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, clients
 from tacit.engine.trainers import Heard
@@ -30,7 +29,7 @@ from tacit.random import seeded
 from tacit.simulation import run
 from tacit.training.flat import trainable, training
 from tacit.types import Client, Message
-from tacit.wire import pack, unpack
+from tacit.wire import digest_of, pack, unpack
 
 MEMBERS, GAMES, SOME = (f"tacit.lab.attacks._shadows:{name}" for name in ("members", "arranged", "some"))
 ROWS = 1000  # that a model is asked about at a time
@@ -202,7 +201,7 @@ def shadows(experiment: Experiment, place: Place, *, models: int) -> list[Path]:
     tasks = []
     for number in range(models):
         one = pooled(experiment, number=number)
-        folder = place.folder / "shadows" / mark(one.toml())
+        folder = place.folder / "shadows" / digest_of(one.toml())
         folder.parent.mkdir(parents=True, exist_ok=True)
         tasks.append(Task(Cell(f"model {number + 1}", folder.name, {}, (one,)), one, folder))
     trained(tasks, place, what="models")

@@ -14,7 +14,6 @@ from scipy import stats
 from torch.func import functional_call
 
 from tacit import check
-from tacit.digest import mark
 from tacit.engine.assemble import Parts, build
 from tacit.engine.trainers import Heard
 from tacit.errors import BadInput
@@ -25,6 +24,7 @@ from tacit.lab.attacks._shadows import ROWS, TRUSTED, confidences, halves, poole
 from tacit.privacy.plan import kind_of
 from tacit.training.flat import blocks, trainable, training
 from tacit.types import Message
+from tacit.wire import digest_of
 
 FEWEST_MODELS = 6  # a target, its mirror, and two models with and two without every record
 FEWEST_OTHERS = 2  # of whom a spread can be told
@@ -127,7 +127,7 @@ def server_view(parts: Parts, experiment: Experiment, place: Place) -> np.ndarra
     """The score of every row of `parts.population` in one run of `experiment`, whose clients are the same; None where the server
     sees no single updates, or in no round those of three clients."""
     place.tell(f"the server watches one run of {experiment.train.rounds} rounds")
-    home = place.folder / "server" / mark(experiment.toml())
+    home = place.folder / "server" / digest_of(experiment.toml())
     found = watched(experiment, home, lambda round, told, heard: scored(parts, told, heard))
     return np.nanmean(list(found.values()), axis=0) if found else None
 

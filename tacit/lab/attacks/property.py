@@ -12,7 +12,6 @@ import torch
 from sklearn.linear_model import RidgeClassifierCV
 
 from tacit import check
-from tacit.digest import mark
 from tacit.engine.assemble import Parts, build
 from tacit.engine.trainers import Heard
 from tacit.errors import BadInput
@@ -34,6 +33,7 @@ from tacit.lab.attacks._shadows import (
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
 from tacit.types import Message
+from tacit.wire import digest_of
 
 FEWEST_CLIENTS = 2  # one with the property, and one without
 PENALTIES = np.logspace(-3, 5, 9)
@@ -108,7 +108,7 @@ class property(Attack):
             found[list(sent)] = told_apart(*made, torch.stack(list(sent.values())).numpy())
             return found
 
-        seen = watched(game, place.folder / "games" / mark(game.toml(), repr(self)), observe)
+        seen = watched(game, place.folder / "games" / digest_of(game.toml(), repr(self)), observe)
         missing = np.full(len(parts.population), np.nan)  # a run whose budgets are spent ends before its last round
         return np.stack([seen.get(round, missing) for round in rounds])
 

@@ -17,7 +17,6 @@ from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.crypto.seal import Plain, Seal, Sealed
-from tacit.digest import state_mark
 from tacit.engine.assemble import Parts
 from tacit.engine.pool import Trainer
 from tacit.lab.audit import evidence
@@ -31,7 +30,7 @@ from tacit.random import Derive, keyed
 from tacit.training.dp_sgd import DpSgd
 from tacit.training.optimizer import Sgd
 from tacit.types import Message
-from tacit.wire import pack, unpack
+from tacit.wire import pack, state_digest, unpack
 
 SERVER = "server"
 ROUNDS = 6  # of exact probes: each draws every client's records anew
@@ -254,7 +253,7 @@ class Central(Subject):
 
     def derive(self) -> Derive:
         """The server's own randomness in rounds from zeros."""
-        return self.parts.releases.server(state_mark(self.algorithm.init(torch.zeros_like(self.parts.params))))
+        return self.parts.releases.server(state_digest(self.algorithm.init(torch.zeros_like(self.parts.params))))
 
     def server(self) -> Iterator[Check]:
         claim, bug = claim_of(self.parts.algorithm.cost(self.parts.population[0])), self.planted

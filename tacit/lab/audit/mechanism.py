@@ -10,7 +10,6 @@ from scipy import stats
 
 from tacit.algorithms.encrypted import Encrypted
 from tacit.check import one_of
-from tacit.digest import mark
 from tacit.engine.assemble import Parts, build
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
@@ -21,6 +20,7 @@ from tacit.lab.audit.plants import plant_of
 from tacit.lab.audit.probes import Prepare, probes_of
 from tacit.lab.audit.trainers import TRAINERS, slow_key
 from tacit.privacy.plan import kind_of
+from tacit.wire import digest_of
 
 NOT_SEALED = "server: the sums are not sealed, or it would take too long to seal one"
 DOUBT = 0.01  # how unlikely so many false alarms may be of an auditor that keeps its level
@@ -65,11 +65,11 @@ def audit(
     for name in trainers:
         one_of(TRAINERS, **{"--trainer": name})
     bug: Prepare = (lambda parts: parts) if plant is None else plant_of(plant, parts)
-    checks, untried = _look(parts, bug, mark("audit", str(seed)), trainers)
+    checks, untried = _look(parts, bug, digest_of("audit", str(seed)), trainers)
     first = final = judge(checks, level=level)
     if unsure(first):
         places = {one.check.where for one in first if one.rejected}
-        final = confirmed(first, _look(parts, bug, mark("audit", str(seed), "again"), trainers, places=places)[0])
+        final = confirmed(first, _look(parts, bug, digest_of("audit", str(seed), "again"), trainers, places=places)[0])
     withdrawn = tuple(one for one, kept in zip(first, final, strict=True) if one.rejected and not kept.rejected)
     return Audit(parts.experiment.name, final, tuple(untried), plant, level, withdrawn)
 

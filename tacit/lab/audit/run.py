@@ -15,7 +15,6 @@ from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.canaries import own_canaries
 from tacit.deploy.site.deployable import read_experiment
 from tacit.deploy.site.layout import read_settings
-from tacit.digest import mark
 from tacit.engine.canaries import everywhere, layers_of, opened
 from tacit.engine.canary_plan import FOLDER, Canaries, most_canaries, read_observations, refuse_more
 from tacit.engine.run_files import AUDIT, RunFiles, read
@@ -27,6 +26,7 @@ from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.sql import EVERYBODY
 from tacit.privacy.local.kind import promised
 from tacit.privacy.plan import kind_of
+from tacit.wire import digest_of
 
 LOOKS = "looks.json"  # how often the canaries of a run were looked at, by the pool of runs that they were taken together with
 POOLED = "audit-pooled.json"  # what several runs show together
@@ -128,7 +128,7 @@ def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
 def judged(runs: Sequence[Seen], *, level: float) -> RunAudit:
     """Holds what was seen of canaries against what was paid, group by group, and counts the look. Raises BadInput."""
     first, groups = runs[0], runs[0].groups
-    pool = mark(*sorted(run.canaries.commitment for run in runs))
+    pool = digest_of(*sorted(run.canaries.commitment for run in runs))
     if len({run.canaries.commitment for run in runs}) < len(runs):
         raise BadInput("Two of these folders hold the same canaries, which are evidence once: name each run once.")
     for other in runs[1:]:

@@ -25,8 +25,8 @@ from tacit.engine.pool import Reply, Trainer, fork_can_train
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.audit.probes import Prepare
-from tacit.machine import cores, forks
 from tacit.privacy.plan import kind_of
+from tacit.store import cores, forks
 from tacit.training.independence import Unsupported
 
 Making = Callable[[Parts, Prepare], AbstractContextManager[Trainer]]

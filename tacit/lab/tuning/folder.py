@@ -20,7 +20,6 @@ from typing import Any
 from tacit import store
 from tacit.crypto import keys
 from tacit.data import encoder
-from tacit.digest import mark
 from tacit.engine.assemble import Parts
 from tacit.engine.run_folder import SEARCH, Folder
 from tacit.errors import BadInput, KeyRefused, LedgerError, RunExists
@@ -28,6 +27,7 @@ from tacit.experiment.file import dumps
 from tacit.privacy.accounting.events import Repetitions
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.reader import Before
+from tacit.wire import digest_of
 
 ASKED, BASE, BEST, RUNS, SUMMARY = "tune.toml", "base.toml", "best", "runs", "summary.json"
 BEGUN = "begun.json"  # of runs that are seen: those that may have released something
@@ -213,7 +213,7 @@ def read_secret(path: Path) -> State | None:
 
 def place(path: Path, state: State, number: int) -> Path:
     """The folder of a run; its name, which a refusal may quote, does not say which run it is."""
-    return path / NAME / f"run-{mark(state.draw(number))[:NAMED]}"
+    return path / NAME / f"run-{digest_of(state.draw(number))[:NAMED]}"
 
 
 def forget_losers(path: Path, state: State) -> None:

@@ -16,7 +16,6 @@ from dp_accounting import DpEvent, NoOpDpEvent, SelfComposedDpEvent
 
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
-from tacit.digest import mark
 from tacit.engine.assemble import Parts, assemble
 from tacit.engine.release import package
 from tacit.engine.run_folder import SEARCH, Folder
@@ -36,6 +35,7 @@ from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.reader import NOTHING, Before, noted, read_before
 from tacit.privacy.ledger.sql import ALL
 from tacit.privacy.plan import sampler_of
+from tacit.wire import digest_of
 
 SEARCHED = ("train", "model", "aggregate")  # tables all of whose keys may be varied
 NOISING = ("clip", "adaptive_clip", "noise_multiplier", "weight_cap")  # of [privacy]
@@ -409,7 +409,7 @@ def pay(ledger: Ledger, folder: Folder, parts: Parts, priced: Priced, key: str) 
     and no other is let in under its name.
     Raises: LedgerError or BudgetExhausted; then nothing may be run."""
     texts = [candidate.experiment.toml() for candidate in priced.runs]
-    attempt = mark("search", key, parts.population.digest(), package("lab.tuning"), *texts)
+    attempt = digest_of("search", key, parts.population.digest(), package("lab.tuning"), *texts)
     ledger.open_round(0, attempt)
     again = ledger.knows(0)
     if ALL in priced.events:

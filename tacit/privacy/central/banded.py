@@ -18,12 +18,12 @@ from dp_accounting import DpEvent
 from scipy import optimize, signal
 
 from tacit import check
-from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import NoiseState, bound, row_scales
 from tacit.privacy.samplers import Cyclic
 from tacit.random import Stream
 from tacit.types import Bounded, Private
+from tacit.wire import digest_of
 
 # Banded matrix factorisation: which combination of rounds is noised, so that the models carry as little noise as
 # possible.
@@ -279,4 +279,4 @@ class BandedGaussian:
 
 @lru_cache(maxsize=4)
 def _marked(groups: tuple[int, ...], cycle: int, rounds: int) -> bytes:
-    return bytes.fromhex(mark("turns", np.array(groups, dtype=np.int64).tobytes(), repr((cycle, rounds))))
+    return bytes.fromhex(digest_of("turns", np.array(groups, dtype=np.int64).tobytes(), repr((cycle, rounds))))

@@ -8,7 +8,6 @@ import numpy as np
 from tacit.algorithms import Algorithm
 from tacit.algorithms.central_dp import CentralDP
 from tacit.data.population import Population
-from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
@@ -23,6 +22,7 @@ from tacit.privacy.samplers import Cyclic, Sampler
 from tacit.privacy.wiring import Wiring
 from tacit.training.optimizer import Momentum
 from tacit.types import Client
+from tacit.wire import digest_of
 
 MODELS_ONLY = "everybody who sees the models (the server is trusted, and who took part in which round stays secret)"
 UNWATCHED = (
@@ -70,7 +70,7 @@ class WeighedSums(Plan):
         return repr((self.mechanism, float(self.weights[client.index]), self.expected_weight))
 
     def digest(self) -> str:
-        return mark(self.key(None), self.weights.tobytes())
+        return digest_of(self.key(None), self.weights.tobytes())
 
     def rule(self, experiment: Experiment, population: Population) -> None:
         """None: the server releases one noised sum."""
@@ -137,7 +137,7 @@ class BandedPlan(WeighedSums):
 
     def key(self, client: Client | None) -> str:
         groups = self.mechanism.groups
-        return mark(repr(self.mechanism), repr(groups)) if client is None else super().key(client)
+        return digest_of(repr(self.mechanism), repr(groups)) if client is None else super().key(client)
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
         names, m = wiring.population.names, self.mechanism

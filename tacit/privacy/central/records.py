@@ -11,7 +11,6 @@ from dp_accounting import DpEvent
 from tacit.algorithms import Algorithm
 from tacit.algorithms.record_sums import RecordSums, SumNoise
 from tacit.data.population import Population
-from tacit.digest import mark
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
@@ -23,6 +22,7 @@ from tacit.privacy.rates import Rates, choose
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring, descent_of
 from tacit.types import Client
+from tacit.wire import digest_of
 
 MODELS = "everybody who sees the models (the server is trusted: it sees every client's sum of clipped gradients)"
 LEVEL = f"record level, {ONE_RECORD}, one Gaussian on the sum of all clients' Poisson batches"
@@ -76,7 +76,7 @@ class RecordSumsPlan(Plan):
 
     def digest(self) -> str:
         """The noise, and all rates."""
-        return mark(repr((self.noise, self.participations)), self.chosen.rates.tobytes())
+        return digest_of(repr((self.noise, self.participations)), self.chosen.rates.tobytes())
 
     def rule(self, experiment: Experiment, population: Population) -> None:
         """None: the server releases one noised sum."""

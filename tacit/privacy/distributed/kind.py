@@ -26,7 +26,6 @@ from tacit.crypto.secret_key import SecretKey, generate
 from tacit.crypto.signing import Signer
 from tacit.crypto.threshold import MOST_SHARES, Share, deal, fewest_shares
 from tacit.data.population import Population
-from tacit.digest import mark
 from tacit.errors import BadInput, NeedsRows, Refused
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
@@ -38,6 +37,7 @@ from tacit.privacy.plan import Kind, Plan, Purse, Traits
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client, Guarantee
+from tacit.wire import digest_of
 
 ACCOUNTANT = "RDP (arXiv:2110.04995, arXiv:2102.06387)"
 MASKS = "the masks' keys and streams (Curve25519, AES) keep their assumptions"
@@ -182,7 +182,7 @@ class DistributedPlan(Plan):
         return repr((self.mechanism(client), self.participations, self.priced))
 
     def digest(self) -> str:
-        return mark(repr((self.grid, self.noises)), self.groups.tobytes())
+        return digest_of(repr((self.grid, self.noises)), self.groups.tobytes())
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
         """Encrypted: each group with its noise and its seal. Raises BadInput or KeyRefused for seals that cannot be had."""

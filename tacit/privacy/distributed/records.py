@@ -12,7 +12,6 @@ from tacit.algorithms.encrypted import Group
 from tacit.algorithms.record_sums import SecretRecordSums
 from tacit.crypto.sum_grid import RoundedSum, SumGrid
 from tacit.data.population import Population
-from tacit.digest import mark
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
@@ -28,6 +27,7 @@ from tacit.privacy.rates import Rates, choose
 from tacit.privacy.wiring import Wiring, descent_of
 from tacit.random import Stream
 from tacit.types import Client, Shared
+from tacit.wire import digest_of
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class SecretRecordsPlan(DistributedPlan):
 
     def digest(self) -> str:
         """Grid, share and all rates."""
-        return mark(repr((self.grid, self.noises, self.participations)), self.chosen.rates.tobytes())
+        return digest_of(repr((self.grid, self.noises, self.participations)), self.chosen.rates.tobytes())
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
         """SecretRecordSums. Raises BadInput or KeyRefused for seals that cannot be had."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from tacit.data.dataset import Dataset
 from tacit.data.population import HASH_BYTES, Population, row_hashes, rows_mark
-from tacit.digest import mark
 from tacit.errors import LedgerError
 from tacit.privacy.ledger.sql import UNRELEASED, keyed, now
+from tacit.wire import digest_of
 
 TEST = ""  # whose rows the held-out ones are
 MOST_AT_ONCE = 500  # placeholders of one statement
@@ -129,7 +129,7 @@ def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: boo
     parts = [part for part in (population, population.held) if part is not None]
     if sum(len(part.y) for part in parts) > MOST_ROWS:
         held = [one for part in parts for one in ("\x1f".join(part.names), part.digest())]
-        return WholeHoldings(keyed(key, mark("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))))
+        return WholeHoldings(keyed(key, digest_of("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))))
     everything: list[tuple[bytes, str]] = []
     for part in parts:
         names = (part.names[k] for k in np.repeat(np.arange(len(part)), part.sizes).tolist())

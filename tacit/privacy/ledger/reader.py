@@ -2,6 +2,7 @@
 ledger that is being charged can be read; so can a copy on a disk that nobody may write to. A mark beside a run or a site
 says how far its ledger had come: a lost or older ledger is then noticed."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +17,6 @@ import numpy as np
 
 from tacit import store
 from tacit.errors import LedgerError
-from tacit.machine import locked
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import sql
 from tacit.privacy.ledger.filter import Spent
@@ -57,7 +57,8 @@ def write_mark(path: Path, number: int, link: str) -> None:
     would set the mark back. Raises: OSError where it cannot be written, LedgerError where the mark that is there cannot be
     read."""
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
-    with os.fdopen(lock, "w") as turn, locked(turn.fileno()):
+    with os.fdopen(lock, "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
         known = read_mark(path)
         if known is not None and known[0] > number:
             return

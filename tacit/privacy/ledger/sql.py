@@ -4,8 +4,7 @@ was released, each naming its event in `events`. `asked` are the queries that a 
 QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE). `draws`, `held` and `holdings` are
 what runs must agree on. Whatever follows from rows (the population, attempts, the three last tables) is a hash under the
 key in the secret, a file beside the ledger: whoever has the ledger alone can guess rows and never sees whether a guess was
-right. Assumes: whoever may read the secret is trusted with the rows. Where a system keeps no modes it lies open; noise
-that must be secret is refused there (engine/run_folder.py)."""
+right. Assumes: whoever may read the secret is trusted with the rows."""
 
 import datetime
 import hashlib
@@ -19,7 +18,7 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from tacit import machine, store
+from tacit import store
 from tacit.crypto import keys
 from tacit.errors import BadInput, KeyRefused, LedgerError
 
@@ -108,7 +107,7 @@ def key_of(ledger: Path) -> bytes:
             )
         _make_secret(file)
     try:
-        key = bytes.fromhex(str(keys.read(file, secret=machine.keeps_modes()).get("key")))
+        key = bytes.fromhex(str(keys.read(file, secret=True).get("key")))
     except (KeyRefused, ValueError):
         key = b""
     if len(key) != KEY_BYTES:
@@ -122,7 +121,7 @@ def key_of(ledger: Path) -> bytes:
 def _make_secret(file: Path) -> None:
     try:
         record = {"key": secrets.token_hex(KEY_BYTES)}
-        keys.write(file, record, mode=keys.SECRET if machine.keeps_modes() else keys.PUBLIC)
+        keys.write(file, record, mode=keys.SECRET)
     except BadInput as error:
         if not file.exists():  # else another process was first
             raise LedgerError(f"{file} cannot be written ({error.__cause__}); {UNRELEASED}") from error
@@ -161,7 +160,7 @@ def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
 def _close_to_others(path: Path) -> None:
     """Gives a ledger the mode 0600. One that is there is not opened: closing it would end this process's locks on it."""
     if path.exists():
-        if machine.keeps_modes() and path.stat().st_mode & 0o077:
+        if path.stat().st_mode & 0o077:
             path.chmod(OWNER)
         return
     store.create(path, b"")

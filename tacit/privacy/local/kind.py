@@ -13,7 +13,6 @@ import numpy as np
 from tacit.algorithms import Algorithm
 from tacit.algorithms.local_dp import LocalDP
 from tacit.data.population import Population
-from tacit.digest import mark
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION
@@ -29,6 +28,7 @@ from tacit.privacy.wiring import Wiring
 from tacit.training.dp_sgd import DpSgd, NoisedUpdate
 from tacit.training.optimizer import PLAIN, Descent
 from tacit.types import Client, Unit
+from tacit.wire import digest_of
 
 # Local DP in words and rows.
 
@@ -136,7 +136,7 @@ class LocalPlan(Plan):
     def digest(self) -> str:
         arrays = (np.ascontiguousarray(part).tobytes() for part in (self.rates, self.steps, self.multipliers))
         asked = (part for query, z in sorted(self.queries.multipliers.items()) for part in (query, z.tobytes()))
-        return mark(repr((self.clip, self.participations, self.priced, self.unit)), *arrays, *asked)
+        return digest_of(repr((self.clip, self.participations, self.priced, self.unit)), *arrays, *asked)
 
     def rule(self, experiment: Experiment, population: Population) -> str:
         """The rule that was asked for; else the mean where all clients bring the same noise, `random-effects` where they do
