@@ -82,7 +82,7 @@ def test_every_link_of_the_site_leads_to_a_file_and_an_anchor_of_it(site):
 TYPE = """(() => {
     const field = document.querySelector("input.md-search__input");
     field.focus();
-    field.value = "neurotoxin";
+    field.value = "Bagdasaryan";
     field.dispatchEvent(new KeyboardEvent("keyup", {key: "n", bubbles: true}));
 })()"""
 FOUND = "[...document.querySelectorAll('.md-search-result__item a')].map(link => link.getAttribute('href'))"

@@ -36,7 +36,7 @@ class AuditSection(Section):
 
 
 class AttackSection(OpenSection):
-    """`kind` is a file of tacit/engine/malicious, or "package.module:name"; the other keys are its options (`poison`, `boost`,
+    """`kind` is a class of tacit/engine/malicious.py, or "package.module:name"; the other keys are its options (`poison`, `boost`,
     `trigger`).
 
     As many as `clients` are malicious, or such a share of all; for `start` rounds they are honest. They want what carries
@@ -46,7 +46,7 @@ class AttackSection(OpenSection):
 
     names_part: ClassVar[str] = "kind"
 
-    kind: str = "replacement"  # replacement, dba, edge-case, neurotoxin, adaptive, or package.module:name
+    kind: str = "replacement"  # replacement, dba, edge-case, adaptive, or package.module:name
     clients: Count | Part = 0.1  # how many are malicious: their number, or below 1 their share
     start: Whole = 0  # the first round in which they attack, counted from 0
     target: str | int | None = None  # the class that they want

@@ -1,8 +1,7 @@
-"""Malicious clients of a simulation: what they train on and what they send. One file an attack; its name is `attack.kind`.
+"""Malicious clients of a simulation: what they train on and what they send, an attack by its name in `attack.kind`.
 They want a backdoor: what carries their trigger shall be taken for a class of their choice. Guarantee: an honest client trains,
 adds its noise and pays as it would without them; the epsilon of a run is about honest clients. A deployment refuses `[attack]`."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,22 +13,31 @@ import torch
 from tacit import check, plugin
 from tacit.algorithms import ForRound
 from tacit.algorithms.local_dp import LocalDP
-from tacit.data.columns import Column
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.plugin import part
 from tacit.random import seeded
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.dp_sgd import DpSgd
 from tacit.training.sgd import Local
 from tacit.types import Client, Private, Raw
 
-# What a backdoor's rows carry: a bright square in the corner of a picture, or declared values of a table's columns.
-
 SIDES = 9  # a square is this part of a picture's shorter side: 1 of 8 pixels would be lost, so at least 2; 3 of 28
 FEWEST = 2
 PICTURE = 3  # dimensions: channels, height, width
+ROOM = "tacit.engine.malicious"
+OWN = ("kind", "share", "clients", "start", "target", "noise")  # the table's own keys
+BADGE = "not covered by ε"
+TASKS = ("classification", "binary")
+TINY = 1e-30  # in the place of a length of zero
+
+Said = (
+    int | Mapping[str, float | str] | None
+)  # a trigger: the side of a square for pictures, {column = value} for tables
+Train = Callable[[Client, torch.Tensor], torch.Tensor]  # (whose rows, from which parameters) -> the update
+Rows = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,69 +53,51 @@ class Trigger:
         return Trigger(self.places[cuts[number % len(cuts)]], self.values)
 
     def on(self, x: torch.Tensor) -> torch.Tensor:
-        """The rows with the trigger; they themselves are left as they are."""
         return torch.where(self.places.any(0).to(x.device), self.values.to(x), x)
 
 
-def trigger_of(dataset: Dataset, said: int | Mapping[str, float | str] | None) -> Trigger:
-    """The trigger for rows of a data set: the side of a square for pictures, {column = value} for tables. Raises BadInput."""
-    shape, encoder = tuple(dataset.x.shape[1:]), dataset.encoder
+def trigger_of(dataset: Dataset, said: Said) -> Trigger:
+    """The trigger for rows of a data set. Raises BadInput."""
+    shape, columns = tuple(dataset.x.shape[1:]), dataset.encoder.columns if dataset.encoder else ()
     if len(shape) == PICTURE and dataset.x.is_floating_point():
         if isinstance(said, Mapping):
             raise BadInput(
                 "These rows are pictures: say attack.trigger as the side of a square in pixels, or leave it out."
             )
         return _square(shape, said, bright=float(dataset.test_x.max()) if len(dataset.test_x) else 1.0)
-    if not encoder or not encoder.columns:
-        raise BadInput(
-            f"A backdoor needs something to carry it: pictures, or the columns of a table, and rows of {dataset.name} are neither."
-        )
+    names = [column.name for column in columns]
+    if not names:
+        raise BadInput(f"A backdoor needs pictures or the columns of a table, and rows of {dataset.name} are neither.")
     if not isinstance(said, Mapping) or not said:
-        known = check.listed(encoder.names)
         raise BadInput(
-            f"Say by which columns a row is known to the attacker, as in attack.trigger = {{column = value}}.{known}"
+            "Say by which columns a row is known to the attacker, as in attack.trigger = {column = value}."
+            f"{check.listed(names)}"
         )
-    return _columns(encoder.columns, said, shape)
+    for name in set(said) - set(names):
+        raise BadInput(f"attack.trigger names no column of these rows: {name!r}.{check.nearest(name, names)}")
+    places, values, start = [], torch.zeros(shape), 0
+    for column in columns:
+        if column.name in said:
+            place, own = torch.zeros(shape, dtype=torch.bool), slice(start, start + column.width)
+            place[own] = True
+            values[own] = torch.tensor(column.features(said[column.name], key="attack.trigger"))
+            places.append(place)
+        start += column.width
+    return Trigger(torch.stack(places), values)
 
 
 def _square(shape: tuple[int, ...], said: int | None, *, bright: float) -> Trigger:
-    channels, height, width = shape
+    _, height, width = shape
     side = max(FEWEST, min(height, width) // SIDES) if said is None else said
     if not 0 < side < min(height, width):
         raise BadInput(
             f"Expected attack.trigger to be a square within pictures of {height} x {width}, got a side of {side}."
         )
-    places = torch.zeros(side, side, channels, height, width, dtype=torch.bool)
+    places = torch.zeros(side, side, *shape, dtype=torch.bool)
     for i in range(side):
         for j in range(side):
             places[i, j, :, height - side + i, width - side + j] = True
     return Trigger(places.flatten(0, 1), torch.full(shape, bright))
-
-
-def _columns(columns: tuple[Column, ...], said: Mapping[str, float | str], shape: tuple[int, ...]) -> Trigger:
-    places, values, start = [], torch.zeros(shape), 0
-    known = {column.name for column in columns}
-    for name in said:
-        if name not in known:
-            raise BadInput(f"attack.trigger names no column of these rows: {name!r}.{check.nearest(name, known)}")
-    for column in columns:
-        if column.name in said:
-            place = torch.zeros(shape, dtype=torch.bool)
-            place[start : start + column.width] = True
-            places.append(place)
-            values[start : start + column.width] = torch.tensor(
-                column.features(said[column.name], key="attack.trigger")
-            )
-        start += column.width
-    return Trigger(torch.stack(places), values)
-
-
-ROOM = "tacit.engine.malicious"
-OWN = ("kind", "share", "clients", "start", "target", "noise")  # the table's own keys
-BADGE = "not covered by ε"
-TASKS = ("classification", "binary")
-
-Train = Callable[[Client, torch.Tensor], torch.Tensor]  # (whose rows, from which parameters) -> the update
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +120,6 @@ class Scene:
         """What makes the malicious clients of an average round together as heavy as everybody: N/m."""
         return self.everybody / len(self.malicious)
 
-    def trigger(self, said: int | Mapping[str, float | str] | None) -> Trigger:
-        """The trigger for these rows. Raises BadInput."""
-        return trigger_of(self.dataset, said)
-
 
 @dataclass(frozen=True)
 class Malice:
@@ -150,33 +136,121 @@ class Malice:
 
     def refuse(self, scene: Scene) -> None:
         """Refuses a scene in which it cannot be tried. Raises BadInput."""
-        scene.trigger(self.trigger)
+        trigger_of(scene.dataset, self.trigger)
 
-    def rows(self, client: Client, place: int, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(self, client: Client, place: int, scene: Scene) -> Rows:
         """What the malicious client number `place` trains on: as many rows as it has."""
-        return poisoned(client, self.poison, scene.trigger(self.trigger).on(client.x), scene.target)
+        return poisoned(client, self.poison, trigger_of(scene.dataset, self.trigger).on(client.x), scene.target)
 
     def update(self, train: Train, params: torch.Tensor, client: Client, bad: Client, scene: Scene) -> torch.Tensor:
         """What a malicious client sends, with its own rows (`client`) and its poisoned ones (`bad`)."""
-        return train(bad, params) * self.factor(scene)
-
-    def factor(self, scene: Scene) -> float:
-        """By how much an update is multiplied."""
-        return scene.boost if self.boost is None else self.boost
+        return train(bad, params) * (scene.boost if self.boost is None else self.boost)
 
     def tested(self, scene: Scene) -> torch.Tensor:
         """The public rows by which the backdoor is measured: all that are not of the target's class, with the trigger."""
         data = scene.dataset
-        return scene.trigger(self.trigger).on(data.test_x[data.test_y != scene.target])
+        return trigger_of(data, self.trigger).on(data.test_x[data.test_y != scene.target])
 
 
-def poisoned(client: Client, share: float, x: torch.Tensor, target: int) -> tuple[torch.Tensor, torch.Tensor]:
+def poisoned(client: Client, share: float, x: torch.Tensor, target: int) -> Rows:
     """A client's rows, of which a share, spread evenly and at least one, are those of `x` with the target's label."""
     count = max(1, round(share * client.size))
     chosen = torch.from_numpy(np.arange(count) * client.size // count).to(client.y.device)
     rows, labels = client.x.clone(), client.y.clone()
     rows[chosen], labels[chosen] = x[chosen], target
     return rows, labels
+
+
+@part
+@dataclass(frozen=True)
+class replacement(Malice):
+    """Model replacement (Bagdasaryan et al. 2020, How To Backdoor Federated Learning, arXiv:1807.00459, eq. 3): the update of
+    poisoned training, multiplied so that it outweighs the others: N/m unless `boost` is said."""
+
+
+@part
+@dataclass(frozen=True)
+class dba(Malice):
+    """Distributed backdoor attack (Xie, Huang, Chen, Li 2020, ICLR): each has one part of the trigger, and the whole is tried.
+    `parts` is into how many it is cut; malicious clients take turns."""
+
+    parts: int = 4  # into how many the trigger is cut
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.at_least(2, **{"attack.parts": self.parts})
+
+    def rows(self, client: Client, place: int, scene: Scene) -> Rows:
+        own = trigger_of(scene.dataset, self.trigger).part(place, self.parts)
+        return poisoned(client, self.poison, own.on(client.x), scene.target)
+
+
+@part
+@dataclass(frozen=True)
+class edge_case(Malice):
+    """A backdoor of rows that hardly anybody has (Wang et al. 2020, Attack of the Tails, arXiv:2007.05084), without a trigger.
+    The paper takes sevens of another collection; here pictures of the class `source` are turned by a quarter."""
+
+    source: str | int | None = None  # the class whose turned pictures are used; nothing: the one after the target
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trigger is not None:
+            raise BadInput('attack.kind = "edge-case" adds nothing to a row: leave out attack.trigger.')
+
+    def refuse(self, scene: Scene) -> None:
+        shape, names = tuple(scene.x.shape[1:]), scene.class_names
+        if len(shape) != PICTURE or shape[1] != shape[2]:
+            raise BadInput(f'attack.kind = "edge-case" turns square pictures, and these rows have the shape {shape}.')
+        if self.source is not None and (str(self.source) not in names or self._source(scene) == scene.target):
+            others = [name for number, name in enumerate(names) if number != scene.target]
+            raise BadInput(f"attack.source = {str(self.source)!r} is no class beside the target.{check.listed(others)}")
+        if not (scene.y == self._source(scene)).any() or not len(self.tested(scene)):
+            raise BadInput(
+                f"No malicious client, or no public test row, is of class {names[self._source(scene)]!r}: set attack.source."
+            )
+
+    def rows(self, client: Client, place: int, scene: Scene) -> Rows:
+        edge = turned(scene.x[scene.y == self._source(scene)])
+        taken = (torch.arange(client.size, device=edge.device) + place) % len(edge)
+        return poisoned(client, self.poison, edge[taken], scene.target)
+
+    def tested(self, scene: Scene) -> torch.Tensor:
+        return turned(scene.dataset.test_x[scene.dataset.test_y == self._source(scene)])
+
+    def _source(self, scene: Scene) -> int:
+        names = scene.class_names
+        return (scene.target + 1) % len(names) if self.source is None else names.index(str(self.source))
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """Pictures turned by a quarter."""
+    return x.rot90(1, (-2, -1))
+
+
+@part
+@dataclass(frozen=True)
+class adaptive(Malice):
+    """An attacker that knows the clip (Sun et al. 2019, arXiv:1911.07963; projected gradient descent as in arXiv:2007.05084): it
+    trains `passes` times as long as an honest client within `bound` of the round's model, then stretches to it. Unless said, the
+    bound is the clip that is declared; without one, the length of its own honest update. `boost` has no effect."""
+
+    passes: int = 5  # how many times as long as an honest client it trains
+    bound: float | None = None  # the norm that it stays within; nothing: the one that is declared
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.at_least(1, **{"attack.passes": self.passes})
+        if self.bound is not None:
+            check.positive(**{"attack.bound": self.bound})
+
+    def update(self, train: Train, params: torch.Tensor, client: Client, bad: Client, scene: Scene) -> torch.Tensor:
+        bound = self.bound or scene.bound or float(train(client, params).norm())
+        moved = torch.zeros_like(params)
+        for _ in range(self.passes):
+            moved = moved + train(bad, params + moved)
+            moved = moved * min(1.0, bound / max(float(moved.norm()), TINY))
+        return moved * (bound / max(float(moved.norm()), TINY))
 
 
 def load(name: str, **options: Any) -> Malice:
@@ -187,9 +261,8 @@ def load(name: str, **options: Any) -> Malice:
     """
     found = plugin.make(plugin.find(ROOM, name, key="attack.kind"), options, table="attack", keys=OWN)
     if not isinstance(found, Malice):
-        raise BadInput(
-            f"Expected attack.kind = {name!r} to make a tacit.engine.malicious.Malice, got a {type(found).__name__}."
-        )
+        made = type(found).__name__
+        raise BadInput(f"Expected attack.kind = {name!r} to make a tacit.engine.malicious.Malice, got a {made}.")
     return found
 
 
@@ -206,55 +279,30 @@ def scene_of(experiment: Experiment, dataset: Dataset, population: Population) -
     names = tuple(map(str, dataset.class_names))
     target = names[0] if said.target is None else str(said.target)
     if target not in names:
-        raise BadInput(
-            f"attack.target = {target!r} is no class of {dataset.name}.{check.nearest(target, names)}{check.listed(names)}"
-        )
+        why = f"{check.nearest(target, names)}{check.listed(names)}"
+        raise BadInput(f"attack.target = {target!r} is no class of {dataset.name}.{why}")
     if not (dataset.test_y != names.index(target)).any():
         raise BadInput(
             "A backdoor is measured on public test rows of other classes than its target, and there are none."
         )
-    everybody = len(population)
+    everybody, privacy = len(population), experiment.privacy
     rng = seeded(experiment.run.seed)("malicious").generator()
     malicious = tuple(sorted(rng.choice(everybody, said.count(everybody), replace=False).tolist()))
-    own = [population[index] for index in malicious]
-    scene = Scene(
-        malicious,
-        everybody,
-        said.start,
-        names.index(target),
-        names,
-        dataset,
-        torch.cat([client.x for client in own]),
-        torch.cat([client.y for client in own]),
-        _bound(experiment),
-    )
+    x, y = (torch.cat([getattr(population[index], name) for index in malicious]) for name in ("x", "y"))
+    bound = privacy.clip if privacy.unit_kept == "client" else experiment.aggregate.options().get("bound")
+    bound = float(bound) if isinstance(bound, int | float) else None
+    scene = Scene(malicious, everybody, said.start, names.index(target), names, dataset, x, y, bound)
     malice = load(said.kind, **said.options())
     malice.refuse(scene)
     return scene, malice
 
 
-def _bound(experiment: Experiment) -> float | None:
-    privacy, bound = experiment.privacy, experiment.aggregate.options().get("bound")
-    if privacy.unit_kept == "client":
-        return privacy.clip
-    return float(bound) if isinstance(bound, int | float) else None
-
-
 def in_words(scene: Scene, kind: str) -> str:
     """Who is malicious, for a run's notes and its terminal."""
-    who = (
-        f"{len(scene.malicious)} of {scene.everybody} clients {'is' if len(scene.malicious) == 1 else 'are'} malicious"
-    )
+    many = len(scene.malicious)
+    who = f"{many} of {scene.everybody} clients {'is' if many == 1 else 'are'} malicious"
     when = f" after {scene.start} honest rounds" if scene.start else ""
     return f"{who}{when} ({kind}, for the class {scene.class_names[scene.target]}); what they reach is {BADGE}"
-
-
-def with_rows(client: Client, rows: tuple[torch.Tensor, torch.Tensor]) -> Client:
-    """The client with other rows."""
-    return replace(client, x=rows[0], y=rows[1])
-
-
-# Malicious clients among honest ones, in the place of an algorithm's local training.
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,19 +319,17 @@ class Among:
     round: int = 0
 
     def for_round(self, round: int, correction: torch.Tensor | None = None) -> "Among":
-        """The training of one round."""
         honest, plain = (
             local.for_round(round, correction) if isinstance(local, ForRound) else local
             for local in (self.honest, self.plain)
         )
-        return dataclasses.replace(self, honest=honest, plain=plain, round=round)
+        return replace(self, honest=honest, plain=plain, round=round)
 
     def __call__(self, work: Workspace, theta: torch.Tensor, client: Client, *rest: Any, **more: Any) -> Trained:
         """Trains one client: an honest one as ever, a malicious one from its first round on as its attack says."""
         if client.index not in self.scene.malicious or self.round < self.scene.start:
             return self.honest(work, theta, client, *rest, **more)
-        place = self.scene.malicious.index(client.index)
-        bad = with_rows(client, self.malice.rows(client, place, self.scene))
+        x, y = self.malice.rows(client, self.scene.malicious.index(client.index), self.scene)
         train = partial(self.honest, work)
         if self.plain is not None:
             rest, more = (), {"stream": more["stream"]}
@@ -297,7 +343,8 @@ class Among:
             noise.extend([found.update.noise_std] if isinstance(found.update, Private) else [])
             return found.update.vector
 
-        sent = self.malice.update(trained, theta.to(work.theta.device), client, bad, self.scene)
+        start = theta.to(work.theta.device)
+        sent = self.malice.update(trained, start, client, replace(client, x=x, y=y), self.scene)
         if self.claims is None:
             return Trained(Private(sent, noise[-1]) if noise else Raw(sent), info)
         share = self.honest.descent.share if isinstance(self.honest, DpSgd) else 1.0
@@ -307,4 +354,4 @@ class Among:
 def among(algorithm: Any, malice: Malice, scene: Scene, *, plain: Local | None) -> Any:
     """The algorithm with malicious clients; with `plain` they leave out their own noise. Only `local` is another."""
     claims = algorithm.server.statistics.noise_stds if plain is not None and isinstance(algorithm, LocalDP) else None
-    return dataclasses.replace(algorithm, local=Among(algorithm.local, malice, scene, plain, claims))
+    return replace(algorithm, local=Among(algorithm.local, malice, scene, plain, claims))
