@@ -24,7 +24,7 @@ from federation.flower.conftest import Federation
 from safetensors.torch import load_file
 
 import tacit
-from tacit.privacy.accounting.calibrate import noise_multipliers
+from tacit.privacy.accounting.price import noise_multipliers
 
 FILE = Path(__file__).with_name("golden.json")
 TOLERANCE = 1e-4

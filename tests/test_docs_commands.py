@@ -13,12 +13,8 @@ from docs_pages import PAGES, ROOT, commands, known, whole
 
 from tacit.crypto import envelope
 from tacit.deploy.site import requests
-from tacit.privacy.accounting import (
-    events,
-    price,  # noqa: F401 (their events register themselves)
-    sampled_sums,  # noqa: F401
-)
-from tacit.privacy.accounting.calibrate import noise_multiplier
+from tacit.privacy.accounting import events
+from tacit.privacy.accounting.price import noise_multiplier
 from tacit.privacy.ledger import sql
 
 WALKS = (

@@ -19,7 +19,7 @@ from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.experiment import Experiment
 from tacit.experiment.extras import STATS as QUERY
 from tacit.experiment.extras import refuse_per_client
-from tacit.privacy.accounting.calibrate import noise_multipliers
+from tacit.privacy.accounting.price import noise_multipliers
 from tacit.privacy.guarantee import FLOATS, ONE_RECORD, Words, promise, sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.local.kind import OBSERVED

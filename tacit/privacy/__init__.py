@@ -13,7 +13,7 @@ _HOMES = {  # what a training loop of somebody's own is made of (examples/own_lo
     "SampledGaussian": "tacit.privacy.local.mechanism",
     "epsilon": "tacit.privacy.accounting.price",
     "from_os": "tacit.random",
-    "noise_multiplier": "tacit.privacy.accounting.calibrate",
+    "noise_multiplier": "tacit.privacy.accounting.price",
 }
 
 

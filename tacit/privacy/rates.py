@@ -13,7 +13,7 @@ import numpy as np
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import rdp
-from tacit.privacy.accounting.calibrate import smallest
+from tacit.privacy.accounting.price import smallest
 
 TRIED = np.geomspace(0.3, 400.0, 48)  # multipliers; 160 was best among those that were tried for small budgets
 NODES = np.concatenate(

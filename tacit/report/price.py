@@ -9,8 +9,8 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.calibrate import affordable
-from tacit.privacy.accounting.calibrate import noise_multiplier as solve
+from tacit.privacy.accounting.price import affordable
+from tacit.privacy.accounting.price import noise_multiplier as solve
 from tacit.privacy.guarantee import RECORD_LEVEL
 
 NUMBERS = ("epsilon", "delta", "sampling_rate", "steps", "noise_multiplier", "accountant")

@@ -19,8 +19,7 @@ from dp_accounting import DpEvent
 from tacit.errors import BadInput
 from tacit.experiment.extras import HELD_OUT
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.events import counted
-from tacit.privacy.accounting.price import SideDpEvent
+from tacit.privacy.accounting.events import SideDpEvent, counted
 
 MOST_GROUPS = 8  # curves that can be told apart in one picture
 MOST_PRICES = 96  # at 10 to 20 ms each

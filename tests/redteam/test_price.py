@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.errors import BadInput
-from tacit.privacy.accounting import calibrate, price
+from tacit.privacy.accounting import price
 
 
 def gaussian(z):
@@ -121,7 +121,7 @@ def test_text_that_is_no_event_is_refused_in_one_sentence(text):
 def test_a_budget_that_is_not_a_number_among_many_is_refused():
     for bad in (math.nan, math.inf):
         with pytest.raises(BadInput, match="epsilon"):
-            calibrate.noise_multipliers(np.append(np.linspace(1, 2, 60), bad), delta=1e-5, sampling_rate=0.05, steps=10)
+            price.noise_multipliers(np.append(np.linspace(1, 2, 60), bad), delta=1e-5, sampling_rate=0.05, steps=10)
 
 
 def test_a_loud_release_beside_a_quiet_one_is_priced_without_filling_the_memory():

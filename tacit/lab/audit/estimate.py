@@ -23,8 +23,7 @@ from scipy.special import ndtr, ndtri
 from tacit.errors import BadInput
 from tacit.lab.audit.evidence import Noise, Rate
 from tacit.privacy.accounting import events, price
-from tacit.privacy.accounting.price import SideDpEvent
-from tacit.privacy.accounting.rdp import IntegerSumDpEvent
+from tacit.privacy.accounting.events import IntegerSumDpEvent, SideDpEvent
 
 Inverse = Callable[[float], float]  # x -> f(1 - x), of a trade-off curve f
 Parts = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client

@@ -23,7 +23,7 @@ from tacit.lab.audit import evidence
 from tacit.lab.audit.evidence import Check, Exact, Layer, Rate, Spread
 from tacit.lab.audit.probes import Claim, Prepare, Probe, Probes, claim_of
 from tacit.lab.audit.trainers import Making, one_by_one
-from tacit.privacy.accounting.rdp import IntegerSumDpEvent
+from tacit.privacy.accounting.events import IntegerSumDpEvent
 from tacit.privacy.central.kind import BandedPlan, CentralPlan
 from tacit.privacy.distributed.kind import DistributedPlan, lanes_of
 from tacit.random import Derive, keyed

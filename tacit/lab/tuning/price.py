@@ -25,8 +25,8 @@ from tacit.experiment.extras import EVALUATION, shares
 from tacit.experiment.file import refuse_passed
 from tacit.lab.compare.grid import expand, label
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.calibrate import smallest
 from tacit.privacy.accounting.events import Repetitions, best_of, counted
+from tacit.privacy.accounting.price import smallest
 from tacit.privacy.central.kind import one_budget
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.guarantee import shown

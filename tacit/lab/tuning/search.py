@@ -37,8 +37,7 @@ from tacit.lab.tuning.price import (
 )
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen, headline
-from tacit.privacy.accounting.events import Repetitions, about
-from tacit.privacy.accounting.rdp import rate_and_multiplier
+from tacit.privacy.accounting.events import Repetitions, about, rate_and_multiplier
 from tacit.privacy.guarantee import PUBLIC, sentence, shown, shown_delta, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.ledger.reader import Before

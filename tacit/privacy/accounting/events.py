@@ -1,15 +1,14 @@
 """What a release can be: a closed list of kinds, each with its price, the change it protects against, and its words in a
-ledger. A `DpEvent` (dp-accounting) describes a release; its `Kind` says the rest. Reading a ledger looks a name up in the
-list and imports nothing; code adds a kind by `register`, and nothing that stands in a file can."""
+ledger. Reading a ledger looks a name up in the list and imports nothing; code adds a kind by `register`, no file can."""
 
 import math
 import secrets
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import dp_accounting
 import gmpy2
@@ -20,42 +19,16 @@ from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import rdp
 
-# The event of a query: integers that carry a rounded Gaussian. It costs what the Gaussian costs.
-
-SLACK = 2.0**-190  # total variation of a whole query; its mechanism refuses to be further from its law
-
-
-@dataclass(frozen=True)
-class RoundedGaussianDpEvent(DpEvent):
-    """One release of a vector of integers under a rounded Gaussian of `noise_multiplier` times the vector's sensitivity.
-
-    >>> RoundedGaussianDpEvent(2.0).gaussian
-    (1.0, 2.0)
-    """
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        check.positive(noise_multiplier=self.noise_multiplier)
-
-    @property
-    def gaussian(self) -> tuple[float, float]:
-        """(q, z): every record is in it, and the noise is z times what one can change."""
-        return 1.0, self.noise_multiplier
-
-
 Relation = Literal["add or remove one", "replace one"]
 OURS = frozenset({"event", "steps"})  # what a ledger's line says beside a kind's own words
 MOST_RELEASES = 2**53  # counts up to here are exact as floats
-
-
-def _itself(event: DpEvent) -> DpEvent:
-    return event
+SLACK = 2.0**-200  # in total variation: more than what a drawn K, or a whole noised query, may be away from its law
+LONGEST = 100  # characters of the name of a split or a side
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event, for all events of its `types`; kinds of one `relation` have a price together, others have none.
+    """A kind of event, for all events of its `types`; kinds of one `relation` have a price in total, others have none.
     `gaussian` gives (q, z) of what costs no more than a Gaussian release with multiplier z of a Poisson sample at rate q.
     What is no such thing gives a `curve`, upper bounds of its Rényi divergences at `rdp.ORDERS`. `slack` is how far, in
     total variation, a release may be from that; `alone` is the same release to whoever sees one client's report alone.
@@ -67,10 +40,10 @@ class Kind:
     from_record: Callable[[dict[str, Any]], DpEvent]
     gaussian: Callable[[Any], tuple[float, float]] | None = None
     curve: Callable[[Any], np.ndarray] | None = None
-    slack: Callable[[Any], float] | None = None
+    slack: Callable[[Any], float] = lambda event: 0.0
     relation: Relation = "add or remove one"
     bound: str = "RDP (rounded up)"  # what a Rényi price of it is called
-    alone: Callable[[Any], DpEvent] = _itself
+    alone: Callable[[Any], DpEvent] = lambda event: event
 
     def __post_init__(self) -> None:
         if self.gaussian is None and self.curve is None:
@@ -85,8 +58,8 @@ _KINDS: dict[str | type[DpEvent], Kind] = {}
 
 
 def register(kind: Kind) -> None:
-    """Adds a kind, for as long as the process lives. Guarantee: a ledger's words never change their meaning. Raises: BadInput
-    for a name or a type that has a kind already."""
+    """Adds a kind, for as long as the process lives. Raises: BadInput for a name or a type that has a kind already, so that
+    a ledger's words never change their meaning."""
     for key in (kind.name, *kind.types):
         if key in _KINDS:
             raise BadInput(f"There is an event {getattr(key, '__name__', key)!r} already: take another name.")
@@ -95,11 +68,7 @@ def register(kind: Kind) -> None:
 
 def kind_of(event: DpEvent) -> Kind:
     """The kind of an event without counts around it. Raises: BadInput for an event that has no price here; a subclass of a
-    known one is another event.
-
-    >>> kind_of(dp_accounting.GaussianDpEvent(1.0)).name
-    'sampled-gaussian'
-    """
+    known one is another event."""
     if type(event) not in _KINDS:
         raise BadInput(f"No price is known here for the event {type(event).__name__}.")
     return _KINDS[type(event)]
@@ -113,8 +82,7 @@ def kind_named(name: object) -> Kind:
 
 
 def counted(event: DpEvent) -> tuple[DpEvent, int]:
-    """An event without the self-compositions around it, and how often it happens. Raises: BadInput for a count that is no
-    whole number, negative, or beyond 2^53.
+    """An event without the self-compositions around it, and how often it happens. Raises: BadInput as `release_count`.
 
     >>> counted(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 7))
     (GaussianDpEvent(noise_multiplier=1.0), 7)
@@ -126,29 +94,19 @@ def counted(event: DpEvent) -> tuple[DpEvent, int]:
 
 
 def release_count(count: int) -> int:
-    """A number of releases. Raises: BadInput unless it is whole, from 0 to 2^53: a negative one would pay charges back.
-
-    >>> release_count(-1)
-    Traceback (most recent call last):
-    tacit.errors.BadInput: Expected a whole number of releases between 0 and 2^53, got -1.
-    """
+    """A number of releases. Raises: BadInput unless it is whole, from 0 to 2^53: a negative one would pay charges back."""
     if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count <= MOST_RELEASES:
         raise BadInput(f"Expected a whole number of releases between 0 and 2^53, got {count!r}.")
     return int(count)
 
 
 def relation(event: DpEvent) -> Relation:
-    """The change that an event's price is for, counts around it or not. Raises BadInput for an event that has no price.
-
-    >>> relation(dp_accounting.SampledWithoutReplacementDpEvent(50, 10, dp_accounting.GaussianDpEvent(1.0)))
-    'replace one'
-    """
+    """The change that an event's price is for, counts around it or not. Raises BadInput for an event that has no price."""
     return kind_of(counted(event)[0]).relation
 
 
 def refuse_mixed(relations: AbstractSet[str]) -> None:
-    """Refuses to add prices for different changes: "replace one" and "add or remove one" are different promises. Raises:
-    BadInput, which says to use another ledger."""
+    """Refuses to add prices for different changes. Raises: BadInput, which says to use another ledger."""
     if len(relations) > 1:
         raise BadInput(
             "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
@@ -163,8 +121,39 @@ def alone(event: DpEvent) -> DpEvent:
     return dp_accounting.SelfComposedDpEvent(kind_of(inner).alone(inner), times)
 
 
+# Gaussian releases, sampled or not.
+
+
+def rate_and_multiplier(event: DpEvent) -> tuple[float, float]:
+    """(q, z) of a Gaussian release, Poisson-sampled or not. Raises: BadInput for another event, a rate outside (0, 1], and a
+    multiplier that is not above 0.
+
+    >>> rate_and_multiplier(dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)))
+    (0.1, 2.0)
+    """
+    rate = 1.0
+    if isinstance(event, dp_accounting.PoissonSampledDpEvent):
+        rate, event = event.sampling_probability, event.event
+    if not isinstance(event, dp_accounting.GaussianDpEvent):
+        raise BadInput(f"No price is known here for the event {type(event).__name__}.")
+    check.rate(sampling_rate=rate)
+    check.positive(noise_multiplier=event.noise_multiplier)
+    return float(rate), float(event.noise_multiplier)
+
+
+def share_and_multiplier(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float, float]:
+    """(share drawn, z) of a Gaussian release of a cohort of fixed size. Raises: BadInput for a cohort larger than its
+    population or empty, and for what is not one Gaussian release of it."""
+    check.at_least(1, cohort=event.sample_size)
+    check.at_least(event.sample_size, population=event.source_dataset_size)
+    rate, z = rate_and_multiplier(event.event)
+    if rate < 1:
+        raise BadInput("No price is known here for a cohort of fixed size that is sampled again.")
+    return event.sample_size / event.source_dataset_size, z
+
+
 def _sampled_record(event: DpEvent) -> dict[str, Any]:
-    rate, z = rdp.rate_and_multiplier(event)
+    rate, z = rate_and_multiplier(event)
     return {"noise_multiplier": z, "sampling_rate": rate}
 
 
@@ -172,61 +161,274 @@ def _sampled(record: dict[str, Any]) -> DpEvent:
     one, rate = dp_accounting.GaussianDpEvent(record["noise_multiplier"]), record["sampling_rate"]
     check.rate(sampling_rate=rate)
     event = dp_accounting.PoissonSampledDpEvent(rate, one) if rate < 1 else one
-    rdp.rate_and_multiplier(event)  # refuses numbers that have no price
+    rate_and_multiplier(event)  # refuses numbers that have no price
     return event
 
 
 def _fixed_record(event: dp_accounting.SampledWithoutReplacementDpEvent) -> dict[str, Any]:
-    _, z = rdp.share_and_multiplier(event)
+    _, z = share_and_multiplier(event)
     return {"noise_multiplier": z, "population": event.source_dataset_size, "cohort": event.sample_size}
 
 
 def _fixed(record: dict[str, Any]) -> DpEvent:
     one = dp_accounting.GaussianDpEvent(record["noise_multiplier"])
     event = dp_accounting.SampledWithoutReplacementDpEvent(record["population"], record["cohort"], one)
-    rdp.share_and_multiplier(event)  # refuses numbers that have no price
+    share_and_multiplier(event)  # refuses numbers that have no price
     return event
 
 
-register(
-    Kind(
-        "sampled-gaussian",
-        (dp_accounting.GaussianDpEvent, dp_accounting.PoissonSampledDpEvent),
-        _sampled_record,
-        _sampled,
-        gaussian=rdp.rate_and_multiplier,
-    )
-)
+GAUSSIANS = (dp_accounting.GaussianDpEvent, dp_accounting.PoissonSampledDpEvent)
+register(Kind("sampled-gaussian", GAUSSIANS, _sampled_record, _sampled, gaussian=rate_and_multiplier))
 register(
     Kind(
         "fixed-cohort-gaussian",
         (dp_accounting.SampledWithoutReplacementDpEvent,),
         _fixed_record,
         _fixed,
-        curve=lambda event: rdp.without_replacement(*rdp.share_and_multiplier(event)),
+        curve=lambda event: rdp.without_replacement(*share_and_multiplier(event)),
         relation="replace one",
     )
 )
+
+
+@dataclass(frozen=True)
+class RoundedGaussianDpEvent(DpEvent):
+    """A query: integers under a rounded Gaussian of `noise_multiplier` times their sensitivity. It costs what the Gaussian
+    costs."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier)
+
+
+def _fields(name: str, kind: type[Any], **price: Any) -> Kind:
+    """A kind whose words are its fields."""
+    return Kind(name, (kind,), asdict, lambda record: kind(**record), **price)
+
+
 register(
-    Kind(
-        "integer-sum",
-        (rdp.IntegerSumDpEvent,),
-        asdict,
-        lambda record: rdp.IntegerSumDpEvent(**record),
-        curve=rdp.default_curve,
-        slack=lambda event: event.slack + event.cut,
-        bound="RDP (arXiv:2110.04995, arXiv:2102.06387)",
-        alone=rdp.IntegerSumDpEvent.alone,
+    _fields(
+        "rounded-gaussian",
+        RoundedGaussianDpEvent,
+        gaussian=lambda event: (1.0, event.noise_multiplier),
+        slack=lambda event: SLACK,
     )
 )
+
+
+# Sums of integers, of which each client adds a share of the noise.
+
+
+@dataclass(frozen=True)
+class IntegerSumDpEvent(DpEvent):
+    """One release of an integer vector's sum that carries at least `shares` independent shares of `law` per coordinate. Two
+    runs differ by a vector of `dimension` integers with a sum of squares of at most `l2_squared`; `share_variance` is per
+    share and coordinate. `slack` is the total variation between all shares as drawn and their law, `cut` the probability
+    that any is cut to its lane. Raises: BadInput for discrete Gaussian shares of a variance below 1/4 (Theorem 1 of
+    arXiv:2102.06387 says nothing there)."""
+
+    law: str
+    share_variance: float
+    shares: int
+    l2_squared: int
+    dimension: int
+    slack: float
+    cut: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.one_of(("skellam", "discrete-gaussian"), law=self.law)
+        check.positive(share_variance=self.share_variance, l2_squared=self.l2_squared)
+        check.at_least(1, shares=self.shares, dimension=self.dimension)
+        check.at_least(0, slack=self.slack, cut=self.cut)
+        if self.law == "discrete-gaussian":
+            check.at_least(rdp.NARROWEST, share_variance=self.share_variance)
+
+    def alone(self) -> "IntegerSumDpEvent":
+        """One of the reports seen by itself: it has one share, and its cut is post-processing."""
+        return replace(self, shares=1, cut=0.0)
+
+    def divergence(self, order: int) -> float:
+        """An upper bound on the Rényi divergence of whole order >= 2, in both directions, for shares exactly of the law.
+        Shares beyond those counted on are post-processing and change nothing."""
+        sizes = self.share_variance, self.shares, self.l2_squared, self.dimension
+        return (rdp.skellam if self.law == "skellam" else rdp.discrete_gaussian)(*sizes, order)
+
+
+@lru_cache(maxsize=1024)
+def integer_curve(event: IntegerSumDpEvent) -> np.ndarray:
+    """Upper bounds of the Rényi divergences at `rdp.ORDERS`, by chords between whole orders."""
+    return rdp.between(lambda order: (order - 1) * event.divergence(order))
+
+
+# One record in such a sum, sampled at its client's own rate.
+# Discrete Gaussian shares (docs/derivations.md has the proof in full). Given Y ~ N(m, s2 - W) draw X from the discrete Gaussian
+# of parameter W around Y. X has the discrete law of parameter s2 around m up to factors exp(+-tau(W)) a coordinate, by Poisson
+# summation, for every whole m. So a discrete release is a post-processing of the continuous sampled Gaussian with multiplier
+# sqrt(s2 - W) / sensitivity, but for a total variation of dimension * tau, which counts as slack. A sum of n shares of variance v
+# is the discrete law of n v up to Theorem 1 of arXiv:2102.06387.
+# Skellam shares have no such form: whole orders, E_Q[h^a] = sum of C(a, k) (1 - q)^(a - k) q^k E_Q[(P/Q)^k], with Corollary 4.1
+# of arXiv:2110.04995 for each moment; the other direction is never dearer (Theorem 5 of arXiv:1908.10530v1, for every law with
+# f(-x) = f(x)).
+
+W = 4.0  # of the variance goes into the step from continuous to discrete: tau(W) is below 1e-33
+NARROWEST_SAMPLED = (
+    8.0  # the variance of a share from which Theorem 1's factor is negligible (below 1e-33 a coordinate)
+)
+ROUNDED_DOWN, ROUNDED_UP = 1 - 2.0**-48, 2.0**-40
+
+
+def tau(w: float) -> float:
+    """How far (as a logarithm) a discrete Gaussian may be from one that is drawn, with parameter w, around a continuous one:
+    theta = 2 sum over m of exp(-2 pi^2 w m^2) bounds what the normaliser varies by, once around Y and once around the mean."""
+    theta = 2.0 * math.exp(-2 * math.pi**2 * w) * (1 + 2.0**-50)
+    return theta / (1 - theta) + theta
+
+
+@dataclass(frozen=True)
+class SampledSumDpEvent(DpEvent):
+    """One opened sum in which a record takes part with probability `sampling_rate`, under at least `shares` Skellam shares.
+    It moves the sum by integers with a sum of squares of at most `l2_squared`, but for `slack`: the probability that
+    rounding moves it further, that a share is cut to its lane, and the distance of the samplers from their law. Raises:
+    BadInput for numbers out of range."""
+
+    share_variance: float
+    shares: int
+    l2_squared: int
+    dimension: int
+    sampling_rate: float
+    slack: float
+
+    def __post_init__(self) -> None:
+        check.positive(share_variance=self.share_variance, l2_squared=self.l2_squared)
+        check.at_least(1, shares=self.shares, dimension=self.dimension)
+        check.rate(sampling_rate=self.sampling_rate)
+        check.at_least(0, slack=self.slack)
+
+    def alone(self) -> Self:
+        """One report seen by itself."""
+        return replace(self, shares=1)
+
+
+class SampledGaussianSumDpEvent(SampledSumDpEvent):
+    """The same under discrete Gaussian shares. Raises: BadInput for a variance below 8, too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.at_least(NARROWEST_SAMPLED, share_variance=self.share_variance)
+
+    @property
+    def gaussian(self) -> tuple[float, float]:
+        """(q, z) of the continuous sampled Gaussian that this release is a post-processing of, rounded down."""
+        variance = self.shares * self.share_variance - W
+        return self.sampling_rate, math.sqrt(variance / self.l2_squared) * ROUNDED_DOWN
+
+    @property
+    def total_slack(self) -> float:
+        """How far, in total variation, the release may be from what it is priced as."""
+        apart = tau(W) + rdp.shares_apart(self.share_variance, self.shares)
+        return self.slack + math.expm1(self.dimension * apart)
+
+
+SUMS = {"skellam": SampledSumDpEvent, "discrete-gaussian": SampledGaussianSumDpEvent}
+
+
+@lru_cache(maxsize=1024)
+def skellam_curve(event: SampledSumDpEvent) -> np.ndarray:
+    """Upper bounds of the Rényi divergences at `rdp.ORDERS`, both directions: whole orders, and chords between them."""
+    sizes = event.share_variance, event.shares, event.l2_squared, event.dimension
+    orders = range(2, math.ceil(rdp.ORDERS[-1]) + 1)
+    moments = np.array([0.0, 0.0, *((k - 1) * rdp.skellam(*sizes, k) for k in orders)])
+    q = event.sampling_rate
+
+    def scaled(order: int) -> float:
+        if q == 1:
+            return float(moments[order])
+        k = np.arange(order + 1)
+        terms = rdp.log_choose(order, k) + k * math.log(q) + (order - k) * math.log1p(-q) + moments[: order + 1]
+        return float(np.logaddexp.reduce(terms)) * (1 + ROUNDED_UP) + ROUNDED_UP * float(np.abs(terms).max())
+
+    return rdp.between(scaled)
+
+
+for kind in (
+    _fields(
+        "integer-sum",
+        IntegerSumDpEvent,
+        curve=integer_curve,
+        slack=lambda event: event.slack + event.cut,
+        bound="RDP (arXiv:2110.04995, arXiv:2102.06387)",
+        alone=IntegerSumDpEvent.alone,
+    ),
+    _fields(
+        "sampled-skellam-sum",
+        SampledSumDpEvent,
+        curve=skellam_curve,
+        slack=lambda event: event.slack,
+        bound="RDP (arXiv:2110.04995, whole orders)",
+        alone=SampledSumDpEvent.alone,
+    ),
+    _fields(
+        "sampled-gaussian-sum",
+        SampledGaussianSumDpEvent,
+        gaussian=lambda event: event.gaussian,
+        slack=lambda event: event.total_slack,
+        alone=SampledGaussianSumDpEvent.alone,
+    ),
+):
+    register(kind)
+
+
+# Releases about some of a client's records only: parallel composition, where a coin of each record's own decides which.
+
+
+@dataclass(frozen=True)
+class SideDpEvent(DpEvent):
+    """A release about the records on one `side` of a `split`, which names the coin that every record has tossed. Raises:
+    BadInput for a release that is itself about a side, has counts around it, or is priced by Rényi curves alone."""
+
+    split: str
+    side: str
+    event: DpEvent
+
+    def __post_init__(self) -> None:
+        for word in (self.split, self.side):
+            if not isinstance(word, str) or not 0 < len(word) <= LONGEST:
+                raise BadInput("Expected a split and a side to have a name.")
+        if isinstance(self.event, SideDpEvent | dp_accounting.SelfComposedDpEvent):
+            raise BadInput("A release about one side is a single release, and about that side alone.")
+        if self._kind.gaussian is None or self._kind.relation != "add or remove one":
+            raise BadInput("No price is known here for such a release about some of the records.")
+
+    @property
+    def _kind(self) -> Kind:
+        return kind_of(self.event)
+
+
+def on_side(event: DpEvent, *, split: str, side: str) -> DpEvent:
+    """An event, counts around it or not, as one about the records on a side."""
+    inner, times = counted(event)
+    return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, side, inner), times)
+
+
+def _side_record(event: SideDpEvent) -> dict[str, Any]:
+    kind = event._kind
+    return {"split": event.split, "side": event.side, "of": kind.name, **kind.to_record(event.event)}
+
+
+def _side(record: dict[str, Any]) -> SideDpEvent:
+    split, side, name = (record.pop(key) for key in ("split", "side", "of"))
+    return SideDpEvent(split, side, kind_named(name).from_record(record))
+
+
 register(
     Kind(
-        "rounded-gaussian",
-        (RoundedGaussianDpEvent,),
-        asdict,
-        lambda record: RoundedGaussianDpEvent(**record),
-        gaussian=lambda event: event.gaussian,
-        slack=lambda event: SLACK,
+        "one-side",
+        (SideDpEvent,),
+        _side_record,
+        _side,
+        gaussian=lambda event: event._kind.gaussian(event.event),
+        slack=lambda event: event._kind.slack(event.event),
     )
 )
 
@@ -240,12 +442,8 @@ register(
 # Assumes, of whoever releases: runs are independent, the best is the largest of a total order on what runs would release,
 # and nothing else is told: not K, not the other runs, not how long they took.
 
-DRAWN_BITS, PRECISION, SMALLEST = (
-    512,
-    700,
-    -600,
-)  # of the uniform number behind K, of its arithmetic, of a probability that counts
-SLACK = 2.0**-200  # far more than what such a K is, in total variation, away from its law
+DRAWN_BITS, PRECISION = 512, 700  # of the uniform number behind K, and of its arithmetic
+SMALLEST = -600  # log2 of a probability that counts
 MOST_SHAPE, MOST_MEAN, MOST_CANDIDATES = 1000.0, 1e6, 10_000
 ROUNDED = 1 + 1e-12  # more than what a dozen roundings of floats can take from a curve
 
@@ -271,17 +469,15 @@ class Repetitions:
     def mean(self) -> float:
         """E K, rounded up where it is no float."""
         with gmpy2.context(precision=PRECISION):
-            exact = self._mean()
+            gamma, shape = gmpy2.mpfr(self.gamma), gmpy2.mpfr(self.shape)
+            if self.shape == 1:
+                exact = 1 / gamma
+            elif self.shape == 0:
+                exact = (1 / gamma - 1) / -gmpy2.log(gamma)
+            else:
+                exact = shape * (1 / gamma - 1) / (1 - gamma**shape)
             found = float(exact)
             return found if found >= exact else math.nextafter(found, math.inf)
-
-    def _mean(self) -> Any:
-        gamma, shape = gmpy2.mpfr(self.gamma), gmpy2.mpfr(self.shape)
-        if self.shape == 1:
-            return 1 / gamma
-        if self.shape == 0:
-            return (1 / gamma - 1) / -gmpy2.log(gamma)
-        return shape * (1 / gamma - 1) / (1 - gamma**shape)
 
     def draw(self, bits: Callable[[int], int] = secrets.randbits) -> int:
         """K, by inversion of its distribution function in 700 bits; from the operating system unless `bits` says otherwise.
@@ -298,19 +494,13 @@ class Repetitions:
             return k
 
     def words(self) -> str:
-        law = {0.0: "logarithmic", 1.0: "geometric"}.get(
-            self.shape, f"truncated negative binomial of shape {self.shape:g}"
-        )
-        return f"{law}, mean {self.mean:.4g}"
+        law = {0.0: "logarithmic", 1.0: "geometric"}.get(self.shape)
+        return f"{law or f'truncated negative binomial of shape {self.shape:g}'}, mean {self.mean:.4g}"
 
 
 def about(mean: float, *, shape: float = 1.0) -> Repetitions:
     """The law of a given mean. Raises: BadInput for a mean that is not above 1, or above a million, and for a shape that
-    there is not.
-
-    >>> round(about(10, shape=0).gamma, 4)
-    0.0269
-    """
+    there is not."""
     if not 1 < mean <= MOST_MEAN:
         raise BadInput(
             f"Expected a mean number of runs above 1 and at most {MOST_MEAN:g}, got {mean!r}: a single run is `tacit run`."
@@ -330,7 +520,7 @@ class BestOfDpEvent(DpEvent):
     events that are no sampled Gaussian releases, and for none."""
 
     repetitions: Repetitions
-    runs: tuple[tuple[DpEvent, int], ...] = field(repr=True)
+    runs: tuple[tuple[DpEvent, int], ...]
 
     def __post_init__(self) -> None:
         if not 0 < len(self.runs) <= MOST_CANDIDATES:
@@ -342,16 +532,13 @@ class BestOfDpEvent(DpEvent):
 
 def best_of(repetitions: Repetitions, runs: list[tuple[DpEvent, int]]) -> BestOfDpEvent:
     """The event of a search among runs; equal ones are one, counts around an event are taken with it."""
-    plain = {}
-    for event, count in runs:
-        inner, times = counted(event)
-        plain[inner, times * count] = None
+    plain = {(inner, times * count) for event, count in runs for inner, times in [counted(event)]}
     return BestOfDpEvent(repetitions, tuple(sorted(plain, key=repr)))
 
 
 @lru_cache(maxsize=1024)
 def curve(event: BestOfDpEvent) -> np.ndarray:
-    """Upper bounds of its Rényi divergences at `sampled_rdp.ORDERS`: Theorem 2, with the best b; orders below by monotonicity."""
+    """Upper bounds of its Rényi divergences at `rdp.ORDERS`: Theorem 2, with the best b; orders below by monotonicity."""
     a, law = rdp.ORDERS, event.repetitions
     one = np.max([count * kind_of(inner).divergences(inner) for inner, count in event.runs], axis=0)
     shared = (1 + law.shape) * float(np.min((1 - 1 / a) * one - math.log(law.gamma) / a))
@@ -360,20 +547,13 @@ def curve(event: BestOfDpEvent) -> np.ndarray:
 
 
 def _best_record(event: BestOfDpEvent) -> dict[str, Any]:
-    law, kind = event.repetitions, kind_named("sampled-gaussian")
-    return {
-        "gamma": law.gamma,
-        "shape": law.shape,
-        "runs": [{**kind.to_record(inner), "rounds": count} for inner, count in event.runs],
-    }
+    runs = [{**_sampled_record(inner), "rounds": count} for inner, count in event.runs]
+    return {"gamma": event.repetitions.gamma, "shape": event.repetitions.shape, "runs": runs}
 
 
 def _best(record: dict[str, Any]) -> BestOfDpEvent:
-    kind, runs = kind_named("sampled-gaussian"), []
-    for run in record["runs"]:
-        count = release_count(run["rounds"])
-        runs.append((kind.from_record({key: value for key, value in run.items() if key != "rounds"}), count))
-    return BestOfDpEvent(Repetitions(float(record["gamma"]), float(record["shape"])), tuple(runs))
+    law = Repetitions(float(record["gamma"]), float(record["shape"]))
+    return BestOfDpEvent(law, tuple((_sampled(run), release_count(run["rounds"])) for run in record["runs"]))
 
 
 register(

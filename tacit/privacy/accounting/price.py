@@ -1,4 +1,4 @@
-"""From what was released to an epsilon, never below the truth: every bound below holds with its rounding.
+"""From what was released to an epsilon, never below the truth; and from a budget to the noise, or the releases, that keep it.
 - Gaussian releases without sampling compose in closed form; with sampling the least of three bounds counts: privacy loss
   distributions (pld.py), Rényi curves (rdp.py), and the closed form of the same releases without sampling.
 - Releases about one side of a split are composed with those about all records, side by side: the largest price counts.
@@ -7,11 +7,9 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -20,100 +18,14 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, pld, rdp
-
-# Releases about some of a client's records only: parallel composition, where a coin of each record's own decides which.
-
-MOST_SPLITS = 3  # in one composition; with more, all are taken as if every record were on every side
-LONGEST = 100  # characters of a name
-
-
-@dataclass(frozen=True)
-class SideDpEvent(DpEvent):
-    """A release about the records on one `side` of a `split`, which names the coin that every record has tossed. Raises:
-    BadInput for a release that is itself about a side, has counts around it, or is priced by Rényi curves alone."""
-
-    split: str
-    side: str
-    event: DpEvent
-
-    def __post_init__(self) -> None:
-        for word in (self.split, self.side):
-            if not isinstance(word, str) or not 0 < len(word) <= LONGEST:
-                raise BadInput("Expected a split and a side to have a name.")
-        if isinstance(self.event, SideDpEvent | dp_accounting.SelfComposedDpEvent):
-            raise BadInput("A release about one side is a single release, and about that side alone.")
-        check.one_of(("add or remove one",), relation=events.kind_of(self.event).relation)
-        if events.kind_of(self.event).gaussian is None:
-            raise BadInput("No price is known here for such a release about some of the records.")
-
-
-def on_side(event: DpEvent, *, split: str, side: str) -> DpEvent:
-    """An event, counts around it or not, as one about the records on a side.
-
-    >>> on_side(dp_accounting.GaussianDpEvent(2.0), split="a", side="held out").event.side
-    'held out'
-    """
-    inner, times = events.counted(event)
-    return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, side, inner), times)
-
-
-def apart(composition: tuple[tuple[DpEvent, int], ...]) -> list[tuple[tuple[DpEvent, int], ...]]:
-    """What a record can have paid for, for every way in which its coins may have fallen; one composition where nothing is
-    apart. Guarantee: whatever sides a record is on, one of these holds every release that is about it."""
-    splits: dict[str, set[str]] = {}
-    for event, _ in composition:
-        if isinstance(event, SideDpEvent):
-            splits.setdefault(event.split, set()).add(event.side)
-    if not splits or len(splits) > MOST_SPLITS:
-        return [composition]
-    found = []
-    for sides in product(*(sorted(splits[split]) for split in sorted(splits))):
-        mine = set(zip(sorted(splits), sides, strict=True))
-        found.append(
-            tuple(
-                (event, count)
-                for event, count in composition
-                if not isinstance(event, SideDpEvent) or (event.split, event.side) in mine
-            )
-        )
-    return found
-
-
-def whose(composition: tuple[tuple[DpEvent, int], ...]) -> str:
-    """The sides that the releases of one of these (`apart`) are about; empty where all are about every record.
-
-    >>> whose(((SideDpEvent("a", "held out", dp_accounting.GaussianDpEvent(2.0)), 1),))
-    'held out'
-    """
-    return " and ".join(sorted({event.side for event, _ in composition if isinstance(event, SideDpEvent)}))
-
-
-def _record(event: SideDpEvent) -> dict[str, Any]:
-    kind = events.kind_of(event.event)
-    return {"split": event.split, "side": event.side, "of": kind.name, **kind.to_record(event.event)}
-
-
-def _read(record: dict[str, Any]) -> SideDpEvent:
-    split, side, name = (record.pop(key) for key in ("split", "side", "of"))
-    return SideDpEvent(split, side, events.kind_named(name).from_record(record))
-
-
-def _gaussian(event: SideDpEvent) -> tuple[float, float]:
-    return events.kind_of(event.event).gaussian(event.event)  # type: ignore[misc]
-
-
-def _slack(event: SideDpEvent) -> float:
-    slack = events.kind_of(event.event).slack
-    return slack(event.event) if slack else 0.0
-
-
-events.register(events.Kind("one-side", (SideDpEvent,), _record, _read, gaussian=_gaussian, slack=_slack))
-
-# a kind of its own, which every ledger that is read may hold
+from tacit.privacy.accounting.events import SideDpEvent
 
 ACCOUNTANTS = ("pld", "rdp")
+RESERVES = (1e-6, 1e-3, 0.5)  # shares of delta that may be set aside for slack; the first that suffices is used
+MOST_SPLITS = 3  # in one composition; with more, all are taken as if every record were on every side
 
 Composition = tuple[tuple[DpEvent, int], ...]
+Bound = tuple[float, str]  # an epsilon, and what it was computed by
 
 
 def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
@@ -134,7 +46,7 @@ def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
 def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") -> float:
     """The epsilon at `delta` of everything in the composition; 0 for nothing, inf where no bound says anything. Guarantee:
     not below the smallest that holds for the events' own change, every rounding included. Raises: BadInput for events
-    without a price or without one together, and for cohorts of a fixed size by another accountant than "rdp".
+    without a price or without one in total, and for cohorts of a fixed size by another accountant than "rdp".
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
     >>> round(epsilon(((step, 150),), delta=1e-5), 2)
@@ -144,21 +56,12 @@ def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") 
 
 
 def method(composition: Composition, *, delta: float, accountant: str = "pld") -> str:
-    """The name of the bound that `epsilon` took: the least of those that apply. Raises as `epsilon`.
-
-    >>> method(((dp_accounting.GaussianDpEvent(2.0), 3),), delta=1e-5)
-    'GDP (closed form)'
-    """
+    """The name of the bound that `epsilon` took: the least of those that apply. Raises as `epsilon`."""
     return named([methods(composition, delta=delta, accountant=accountant)])
 
 
 def methods(composition: Composition, *, delta: float, accountant: str = "pld") -> dict[str, str]:
-    """The bound that was taken for the records of every side; under "" where all records are on one. Raises as `epsilon`.
-
-    >>> asked = on_side(dp_accounting.GaussianDpEvent(2.0), split="a", side="held out")
-    >>> methods(((asked, 1),), delta=1e-5)
-    {'held out': 'GDP (closed form)'}
-    """
+    """The bound that `epsilon` took for the records of every side; under "" where all are on one. Raises as `epsilon`."""
     return dict(_priced(composition, delta=delta, accountant=accountant)[1])
 
 
@@ -185,43 +88,50 @@ def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple
     composition = compose(composition)
     if not composition:
         return 0.0, (("", "nothing released"),)
-    kinds = [events.kind_of(event) for event, _ in composition]
-    relations = {kind.relation for kind in kinds}
+    relations = {events.kind_of(event).relation for event, _ in composition}
     if "replace one" in relations and accountant != "rdp":
         raise BadInput('Cohorts of a fixed size are priced by RDP alone: set privacy.accountant = "rdp".')
     events.refuse_mixed(relations)
-    bounds = [(whose(one), *_together(one, delta=delta, accountant=accountant)) for one in apart(composition)]
+    bounds = [(side, *_in_total(one, delta, accountant)) for side, one in _by_side(composition)]
     return max(spent for _, spent, _ in bounds), tuple((side, name) for side, _, name in bounds)
 
 
-def _together(composition: Composition, *, delta: float, accountant: str) -> tuple[float, str]:
-    if accountant == "rdp" or any(events.kind_of(event).gaussian is None for event, _ in composition):
-        return _rdp(composition, delta)
-    slack = _slack_price(composition)
-    return _sampled(composition, delta) if slack == 0 else _with_slack(composition, delta, slack)
+def _by_side(composition: Composition) -> list[tuple[str, Composition]]:
+    """What a record can have paid for, for every way in which its coins may have fallen. Guarantee: whatever sides a record
+    is on, one of these holds every release that is about it."""
+    splits: dict[str, set[str]] = {}
+    for event, _ in composition:
+        if isinstance(event, SideDpEvent):
+            splits.setdefault(event.split, set()).add(event.side)
+    if len(splits) > MOST_SPLITS:
+        sides = {side for split in splits.values() for side in split}
+        return [(" and ".join(sorted(sides)), composition)]
+    found = []
+    for sides in product(*(sorted(splits[split]) for split in sorted(splits))):
+        mine = set(zip(sorted(splits), sides, strict=True))
+        paid = (
+            one for one in composition if not isinstance(one[0], SideDpEvent) or (one[0].split, one[0].side) in mine
+        )
+        found.append((" and ".join(sorted(set(sides))), tuple(paid)))
+    return found
 
 
-def _slack_price(composition: Composition) -> float:
-    """How far, in total variation, all releases together may be from what they are priced as."""
+def _in_total(composition: Composition, delta: float, accountant: str) -> Bound:
+    """Slack is paid for by (1 + e^epsilon) of it, out of a part of delta that is set aside; inf where it eats delta."""
     kinds = [(events.kind_of(event), event, count) for event, count in composition]
-    return sum(count * kind.slack(event) for kind, event, count in kinds if kind.slack)
-
-
-def _with_slack(composition: Composition, delta: float, slack: float) -> tuple[float, str]:
-    """As `_sampled`, with (1 + e^epsilon) slack paid for out of a part of delta that is set aside; inf where it eats delta."""
-    for reserve in rdp.RESERVES:
-        spent, name = _sampled(composition, delta * (1 - reserve))
+    by_curves = accountant == "rdp" or any(kind.gaussian is None for kind, _, _ in kinds)
+    bound = _rdp if by_curves else _sampled
+    slack = sum(count * kind.slack(event) for kind, event, count in kinds)
+    if slack == 0:
+        return bound(composition, delta)
+    for reserve in RESERVES:
+        spent, name = bound(composition, delta * (1 - reserve))
         if spent + math.log1p(math.exp(-spent)) + math.log(slack) <= math.log(delta * reserve):
             return spent, name
     return math.inf, "no bound"
 
 
-def accountant_for(composition: Composition) -> str:
-    """The accountant that can price a composition: "pld" wherever it can. Raises BadInput for an event that has no price."""
-    return "rdp" if any(events.relation(event) == "replace one" for event, _ in composition) else "pld"
-
-
-def _sampled(composition: Composition, delta: float) -> tuple[float, str]:
+def _sampled(composition: Composition, delta: float) -> Bound:
     parts = [(*events.kind_of(event).gaussian(event), count) for event, count in composition]  # type: ignore[misc]
     unsampled = pld.epsilon(pld.mu_of((z, count) for _, z, count in parts), delta), "GDP (closed form)"
     unsampled_parts, drawn = ([part for part in parts if (part[0] == 1) == full] for full in (True, False))
@@ -229,25 +139,23 @@ def _sampled(composition: Composition, delta: float) -> tuple[float, str]:
         return unsampled
     if unsampled_parts:  # they are one Gaussian release
         drawn.append((1.0, (1 - 1e-15) / pld.mu_of((z, count) for _, z, count in unsampled_parts), 1))
-    drawn = tuple(drawn)
-    by_losses = pld.epsilon_composed(drawn, delta), "PLD (connect the dots, numerical error bounded)"
+    by_losses = pld.epsilon_composed(tuple(drawn), delta), "PLD (connect the dots, numerical error bounded)"
+    whole = np.sum([count * rdp.poisson_whole(rate, z) for rate, z, count in drawn], axis=0)
+    by_whole_orders = rdp.epsilon(rdp.WHOLE, whole, delta), "RDP (rounded up)"
     if math.isinf(by_losses[0]):
-        return min(_rdp(composition, delta), _whole_orders(drawn, delta), unsampled)
-    return min(by_losses, _whole_orders(drawn, delta), unsampled)
+        return min(_rdp(composition, delta), by_whole_orders, unsampled)
+    return min(by_losses, by_whole_orders, unsampled)
 
 
-def _whole_orders(drawn: pld.Parts, delta: float) -> tuple[float, str]:
-    curve = np.sum([count * rdp.poisson_whole(rate, z) for rate, z, count in drawn], axis=0)
-    return rdp.epsilon(rdp.WHOLE, curve, delta), "RDP (rounded up)"
-
-
-def _rdp(composition: Composition, delta: float) -> tuple[float, str]:
+def _rdp(composition: Composition, delta: float) -> Bound:
     parts = [(events.kind_of(event), event, count) for event, count in composition]
     curve = np.sum([count * kind.divergences(event) for kind, event, count in parts], axis=0)
-    name = " and ".join(sorted({kind.bound for kind, _, _ in parts}))
-    if slack := _slack_price(composition):
-        return rdp.epsilon_renyi(curve, slack=slack, delta=delta), name
-    return rdp.epsilon(rdp.ORDERS, curve, delta), name
+    return rdp.epsilon(rdp.ORDERS, curve, delta), " and ".join(sorted({kind.bound for kind, _, _ in parts}))
+
+
+def accountant_for(composition: Composition) -> str:
+    """The accountant that can price a composition: "pld" wherever it can. Raises BadInput for an event that has no price."""
+    return "rdp" if any(events.relation(event) == "replace one" for event, _ in composition) else "pld"
 
 
 def to_text(event: DpEvent) -> str:
@@ -268,11 +176,7 @@ def to_text(event: DpEvent) -> str:
 @lru_cache(maxsize=100_000)
 def from_text(text: str) -> DpEvent:
     """The event that `to_text` wrote, exactly. Nothing in the text is imported or run; only registered kinds are read.
-    Raises: BadInput for anything else, a negative or broken number of steps included: it would pay charges back.
-
-    >>> from_text(to_text(dp_accounting.GaussianDpEvent(0.1)))
-    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=0.1), count=1)
-    """
+    Raises: BadInput for anything else, a negative or broken number of steps included: it would pay charges back."""
     try:
         record = json.loads(text)
         kind = events.kind_named(record.get("event"))
@@ -284,3 +188,170 @@ def from_text(text: str) -> DpEvent:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"This ledger holds an event that cannot be read: {str(text)[:80]!r}.") from error
+
+
+# Calibration: what is returned was itself priced, so that no promise rests on interpolation. Few budgets are solved one by
+# one to 0.1 %; many share a grid of multipliers 1 % apart, each node priced at most once.
+
+TOLERANCE = 1e-3
+GRID = math.log(1.01)
+FEW = 48  # up to here, solving one by one is cheaper than the grid
+SMALLEST, LARGEST = 1e-2, 1e6  # multipliers searched
+
+Cost = Callable[[float], float]  # the epsilon at a noise multiplier: falling
+
+
+def sampled_gaussian(z: float, rate: float) -> DpEvent:
+    """A Gaussian release with multiplier z of a Poisson sample at this rate; at rate 1 of everything."""
+    one = dp_accounting.GaussianDpEvent(z)
+    return one if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, one)
+
+
+@lru_cache(maxsize=100_000)
+def noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    accountant: str = "pld",
+    beside: Composition = (),
+) -> float:
+    """The smallest z, to 0.1 %, for which `steps` sampled Gaussian releases cost at most `epsilon`, with those `beside` them.
+    Guarantee: price(z) <= epsilon for the very z that is returned. Raises: BadInput where no multiplier from 0.01 to 1e6
+    can do it.
+
+    >>> round(noise_multiplier(epsilon=3, delta=1e-5, sampling_rate=0.05, steps=150), 2)
+    1.19
+    """
+    return smallest(_cost(delta, sampling_rate, steps, accountant, beside), epsilon=epsilon)
+
+
+def noise_multipliers(
+    epsilons: np.ndarray, *, delta: float, sampling_rate: float, steps: int, accountant: str = "pld"
+) -> np.ndarray:
+    """`noise_multiplier` for each of many budgets; with more than 48 different ones, at most 1 % larger than needed.
+    Guarantee: price(z_i) <= epsilon_i for every i, each computed. Raises: as `noise_multiplier`; NaN and infinity are no
+    budgets."""
+    targets, inverse = np.unique(np.asarray(epsilons, dtype=float), return_inverse=True)
+    ends = targets[[0, -1]] if len(targets) else ()  # the least, and the last: where NaN and infinity are sorted to
+    for target in ends:
+        check.positive(epsilon=float(target))
+    if len(targets) <= FEW:
+        settings = {"delta": delta, "sampling_rate": sampling_rate, "steps": steps, "accountant": accountant}
+        solved = [noise_multiplier(epsilon=float(target), **settings) for target in targets]
+        return np.array(solved)[inverse]
+    return _on_grid(_cost(delta, sampling_rate, steps, accountant), targets)[inverse]
+
+
+def _cost(delta: float, sampling_rate: float, steps: int, accountant: str, beside: Composition = ()) -> Cost:
+    check.probability(delta=delta)
+    check.rate(sampling_rate=sampling_rate)
+    check.at_least(1, steps=steps)
+
+    def cost(z: float) -> float:
+        return epsilon((*beside, (sampled_gaussian(z, sampling_rate), steps)), delta=delta, accountant=accountant)
+
+    return cost
+
+
+def smallest(cost: Cost, *, epsilon: float) -> float:
+    """The smallest z, to 0.1 %, with cost(z) <= epsilon, for any cost that falls with the noise; infinite is no price.
+    Guarantee: cost(z) <= epsilon was computed for the z that is returned. Raises: BadInput where no z up to 1e6 keeps
+    epsilon.
+
+    >>> round(smallest(lambda z: 2 / z, epsilon=0.5), 2)
+    4.0
+    """
+    check.positive(epsilon=epsilon)
+    low, high = _bracket(cost, epsilon)
+    at_low, at_high = cost(low), cost(high)
+    while high / low > 1 + TOLERANCE:  # secant steps in log-log inside the bracket
+        slope = math.log(at_high / at_low) / math.log(high / low) if 0 < at_high < at_low < math.inf else 0.0
+        guess = low * math.exp(math.log(epsilon / at_low) / slope) if slope < 0 else math.sqrt(low * high)
+        # a step just past the secant's root, kept off both ends, closes the bracket from both sides
+        guess *= 1 + TOLERANCE / 2 if guess * (1 + TOLERANCE / 2) < high else 1 - TOLERANCE / 2
+        margin = (high / low) ** 0.05
+        guess = min(max(guess, low * min(margin, 1 + TOLERANCE / 2)), high / min(margin, 1 + TOLERANCE / 2))
+        at_guess = cost(guess)
+        if at_guess <= epsilon:
+            high, at_high = guess, at_guess
+        else:
+            low, at_low = guess, at_guess
+        if at_high <= epsilon and at_high > epsilon * (1 - TOLERANCE / 4):
+            break
+    return high
+
+
+def _bracket(cost: Cost, target: float) -> tuple[float, float]:
+    low, high = 0.5, 1.0
+    while cost(high) > target:
+        low, high = high, high * 2
+        if high > LARGEST:
+            raise BadInput(f"No noise up to a multiplier of {LARGEST:g} keeps epsilon = {target:g}: use fewer steps.")
+    while low > SMALLEST and cost(low) <= target:
+        low, high = low / 2, low
+    return low, high
+
+
+def _on_grid(cost: Cost, targets: np.ndarray) -> np.ndarray:
+    """The first grid node that keeps each target (rising), by bisection of the node range only where targets lie."""
+
+    def node(k: int) -> float:
+        return math.exp(GRID * k)
+
+    first = math.floor(math.log(smallest(cost, epsilon=float(targets[-1]))) / GRID) - 1
+    last = math.ceil(math.log(smallest(cost, epsilon=float(targets[0]))) / GRID) + 1
+    while cost(node(last)) > targets[0]:  # the grid's last node keeps every target because it was priced, too
+        last += 1
+    nodes = np.full(len(targets), last)
+    # each entry: nodes low < high, and the targets t with cost(high) <= t < cost(low)
+    work = [(first, last, 0, len(targets))]
+    while work:
+        low, high, start, stop = work.pop()
+        if start == stop:
+            continue
+        if high - low == 1:
+            nodes[start:stop] = high
+            continue
+        middle = (low + high) // 2
+        cut = int(np.searchsorted(targets[start:stop], cost(node(middle)))) + start
+        work += [(low, middle, cut, stop), (middle, high, start, cut)]
+    return np.array([node(int(k)) for k in nodes])
+
+
+@lru_cache(maxsize=100_000)
+def affordable(
+    event: DpEvent,
+    *,
+    epsilon: float,
+    delta: float,
+    spent: Composition = (),
+    accountant: str = "pld",
+    most: int = 10**7,
+    hint: int = 1,
+) -> int:
+    """How many more times `event` can be released after `spent` without passing `epsilon`; at most `most`, 0 where `spent`
+    has passed it. Guarantee: the price of `spent` and so many releases is at most `epsilon`; with one more it is not,
+    unless `most` is reached. `hint` saves prices, and changes nothing else. Assumes: all was fixed before the first
+    release (else: the ledger's filter)."""
+
+    def fits(times: int) -> bool:
+        return (
+            times == 0 or _priced(compose([*spent, (event, times)]), delta=delta, accountant=accountant)[0] <= epsilon
+        )
+
+    if epsilon == math.inf:
+        return most
+    low, high, stride = 0, most + 1, 1
+    probe = min(max(hint, 1), most)
+    while low < probe < high:  # gallop away from the hint until the answer is between low and high
+        if fits(probe):
+            low, probe = probe, min(probe + stride, most)
+        else:
+            high, probe = probe, max(probe - stride, 1)
+        stride *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

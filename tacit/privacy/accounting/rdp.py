@@ -12,18 +12,13 @@ import itertools
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import dp_accounting
 import gmpy2
 import numpy as np
-from dp_accounting import DpEvent
 from dp_accounting.rdp import RdpAccountant
 from scipy import special
-
-from tacit import check
-from tacit.errors import BadInput
 
 # dp-accounting's series says at every order where it gives up: then the chord counts
 logging.getLogger("absl").setLevel(logging.ERROR)
@@ -41,39 +36,10 @@ _K = np.arange(len(_ORDER)) - np.repeat(_STARTS, WHOLE - 1) + 2
 
 
 def log_choose(n: np.ndarray | int, k: np.ndarray) -> np.ndarray:
-    """log of the binomial coefficient."""
     return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
 
 
 _LOG_CHOOSE = log_choose(_ORDER, _K)
-
-
-def rate_and_multiplier(event: DpEvent) -> tuple[float, float]:
-    """(q, z) of a Gaussian release, Poisson-sampled or not. Raises: BadInput for another event, a rate outside (0, 1], and a
-    multiplier that is not above 0.
-
-    >>> rate_and_multiplier(dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)))
-    (0.1, 2.0)
-    """
-    rate = 1.0
-    if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-        rate, event = event.sampling_probability, event.event
-    if not isinstance(event, dp_accounting.GaussianDpEvent):
-        raise BadInput(f"No price is known here for the event {type(event).__name__}.")
-    check.rate(sampling_rate=rate)
-    check.positive(noise_multiplier=event.noise_multiplier)
-    return float(rate), float(event.noise_multiplier)
-
-
-def share_and_multiplier(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float, float]:
-    """(share drawn, z) of a Gaussian release of a cohort of fixed size. Raises: BadInput for a cohort larger than its
-    population or empty, and for what is not one Gaussian release of it."""
-    check.at_least(1, cohort=event.sample_size)
-    check.at_least(event.sample_size, population=event.source_dataset_size)
-    rate, z = rate_and_multiplier(event.event)
-    if rate < 1:
-        raise BadInput("No price is known here for a cohort of fixed size that is sampled again.")
-    return event.sample_size / event.source_dataset_size, z
 
 
 @lru_cache(maxsize=1024)
@@ -87,7 +53,7 @@ def poisson(rate: float, z: float) -> np.ndarray:
     if rate == 1:
         return unsampled
     known = dict(zip(WHOLE.tolist(), (poisson_whole(rate, z) * (WHOLE - 1)).tolist(), strict=True))
-    bound = np.fmin(_between(known.__getitem__), unsampled)
+    bound = np.fmin(between(known.__getitem__), unsampled)
     lowest, highest = SERIES_RATES
     if z < SERIES_FROM or rate > highest:
         return bound
@@ -100,11 +66,7 @@ def poisson(rate: float, z: float) -> np.ndarray:
 @lru_cache(maxsize=1024)
 @np.errstate(over="ignore", divide="ignore")
 def poisson_whole(rate: float, z: float) -> np.ndarray:
-    """The curve at WHOLE, which reaches further and needs no series. Guarantee: as of `poisson`.
-
-    >>> bool(poisson_whole(1.0, 2.0)[0] == 2 / 2.0**2 / 2), bool(poisson_whole(0.01, 2.0)[0] < 1e-4)
-    (True, True)
-    """
+    """The curve at WHOLE, which reaches further and needs no series. Guarantee: as of `poisson`."""
     if rate == 1:
         return WHOLE / z / z / 2
     x = _K * (_K - 1) / 2 / z / z
@@ -133,7 +95,7 @@ def without_replacement(rate: float, z: float) -> np.ndarray:
     replacing one unit changes in the sum: twice the clip."""
     if rate == 1:
         return ORDERS / z / z / 2
-    return _between(lambda order: _without_replacement(rate, z, order))
+    return between(lambda order: _without_replacement(rate, z, order))
 
 
 def _without_replacement(rate: float, z: float, order: int) -> float:
@@ -163,10 +125,10 @@ def _log_moments(z: float) -> np.ndarray:
     return np.array(logs)
 
 
-def _between(scaled: Callable[[int], float]) -> np.ndarray:
-    """The divergences at ORDERS from `scaled`, (order - 1) times the divergence at whole orders: by chords."""
+def between(scaled: Callable[[int], float], orders: np.ndarray = ORDERS) -> np.ndarray:
+    """The divergences at these orders from `scaled`, (order - 1) times the divergence at whole orders from 2: by chords."""
     divergences = []
-    for order in ORDERS:
+    for order in orders:
         low, part = math.floor(order), order % 1
         start = scaled(low) if low > 1 else 0.0
         divergences.append((start + part * (scaled(low + 1) - start) if part else start) / (order - 1))
@@ -186,105 +148,27 @@ def epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
     return max(0.0, float(np.min(epsilons)))
 
 
-# The price of a sum of integer noise shares, as Rényi divergences.
+# Sums of integer noise shares: upper bounds of whole order a, with and without one client, in both directions.
 
-RESERVES = (1e-6, 1e-3, 0.5)  # shares of delta that may be set aside for slack; the first that suffices is used
 NARROWEST = 0.25  # the variance of a discrete Gaussian share from which Theorem 1 of arXiv:2102.06387 holds
 
 
-@dataclass(frozen=True)
-class IntegerSumDpEvent(DpEvent):
-    """One release of an integer vector's sum that carries at least `shares` independent shares of `law` per coordinate. Two
-    runs differ by a vector of `dimension` integers with a sum of squares of at most `l2_squared`; `share_variance` is per
-    share and coordinate. `slack` is the total variation between all shares as drawn and their law, `cut` the probability
-    that any is cut to its lane. Raises: BadInput for discrete Gaussian shares of a variance below 1/4 (Theorem 1 of
-    arXiv:2102.06387 says nothing there).
-
-    >>> IntegerSumDpEvent("skellam", 900.0, shares=4, l2_squared=9, dimension=20, slack=0.0).alone().shares
-    1
-    """
-
-    law: str
-    share_variance: float
-    shares: int
-    l2_squared: int
-    dimension: int
-    slack: float
-    cut: float = 0.0
-
-    def __post_init__(self) -> None:
-        check.one_of(("skellam", "discrete-gaussian"), law=self.law)
-        check.positive(share_variance=self.share_variance, l2_squared=self.l2_squared)
-        check.at_least(1, shares=self.shares, dimension=self.dimension)
-        check.at_least(0, slack=self.slack, cut=self.cut)
-        if self.law == "discrete-gaussian":
-            check.at_least(NARROWEST, share_variance=self.share_variance)
-
-    def alone(self) -> "IntegerSumDpEvent":
-        """One of the reports seen by itself: it has one share, and its cut is post-processing."""
-        return replace(self, shares=1, cut=0.0)
-
-
-def divergence(event: IntegerSumDpEvent, order: int) -> float:
-    """An upper bound on the Rényi divergence of whole order >= 2 between the sum with and without one client. Guarantee: in
-    both directions, for shares exactly of the law; `slack` and `cut` are counted in `epsilon`. Shares beyond those counted
-    on are post-processing and change nothing."""
-    return (_skellam if event.law == "skellam" else _discrete_gaussian)(event, order)
-
-
-def _skellam(event: IntegerSumDpEvent, a: int) -> float:
-    mu, d2, d1 = event.shares * event.share_variance, event.l2_squared, l1_bound(event)
-    # Corollary 4.1: alpha D2^2 / 2mu + min(((2 alpha - 1) D2^2 + 6 D1) / 4mu^2, 3 D1 / 2mu)
+def skellam(share_variance: float, shares: int, l2_squared: int, dimension: int, a: int) -> float:
+    """Corollary 4.1 of arXiv:2110.04995."""
+    mu, d2 = shares * share_variance, l2_squared
+    d1 = min(math.sqrt(dimension * d2), d2)  # the sum of absolute values of integers with this sum of squares
+    # alpha D2^2 / 2mu + min(((2 alpha - 1) D2^2 + 6 D1) / 4mu^2, 3 D1 / 2mu)
     return a * d2 / (2 * mu) + min(((2 * a - 1) * d2 + 6 * d1) / (4 * mu**2), 3 * d1 / (2 * mu))
 
 
-def _discrete_gaussian(event: IntegerSumDpEvent, a: int) -> float:
-    d, total = event.dimension, event.shares * event.share_variance
-    # Theorem 1: tau = 10 sum over k < n of exp(-2 pi^2 sigma^2 k / (k + 1))
-    k = np.arange(1, event.shares)
-    tau = 10 * float(np.exp(-2 * math.pi**2 * event.share_variance * k / (k + 1)).sum())
-    length = math.sqrt(event.l2_squared / total)
-    # Proposition 14
+def discrete_gaussian(share_variance: float, shares: int, l2_squared: int, dimension: int, a: int) -> float:
+    """Proposition 14 of arXiv:2102.06387."""
+    d, tau = dimension, shares_apart(share_variance, shares)
+    length = math.sqrt(l2_squared / (shares * share_variance))
     return min(a / 2 * length**2 + tau * d, a / 2 * (length + tau * math.sqrt(d)) ** 2)
 
 
-def l1_bound(event: IntegerSumDpEvent) -> float:
-    """The sum of absolute values of integers with this sum of squares: at most sqrt(d) D2, and at most D2^2."""
-    return min(math.sqrt(event.dimension * event.l2_squared), event.l2_squared)
-
-
-def curve(event: IntegerSumDpEvent, orders: np.ndarray) -> np.ndarray:
-    """`divergence` at any orders above 1, by chords of (order - 1) times the divergence between whole orders. Guarantee:
-    never below the true divergence, but for roundings of floats that `sampled_rdp.epsilon` makes up for."""
-
-    def scaled(order: int) -> float:
-        return (order - 1) * divergence(event, order) if order > 1 else 0.0
-
-    divergences = []
-    for order in orders:
-        low = math.floor(order)
-        part = order - low
-        chord = (1 - part) * scaled(low) + (part * scaled(low + 1) if part else 0.0)
-        divergences.append(chord / (order - 1))
-    return np.array(divergences)
-
-
-def epsilon_renyi(divergences: np.ndarray, *, slack: float, delta: float) -> float:
-    """The epsilon at `delta` of a curve at ORDERS whose releases are a total variation of `slack` away from it. Guarantee: (1
-    + e^epsilon) slack is within a part of delta set aside, and the rest pays for the curve; inf where slack eats delta.
-
-    >>> event = IntegerSumDpEvent("skellam", 900.0, shares=4, l2_squared=900, dimension=20, slack=0.0)
-    >>> [round(epsilon_renyi(default_curve(event), slack=slack, delta=1e-5), 2) for slack in (0.0, 1e-9, 1e-3)]
-    [2.17, 2.17, inf]
-    """
-    for reserve in RESERVES:
-        spent = epsilon(ORDERS, divergences, delta * (1 - reserve))
-        if slack == 0 or spent + math.log1p(math.exp(-spent)) + math.log(slack) <= math.log(delta * reserve):
-            return spent
-    return math.inf
-
-
-@lru_cache(maxsize=1024)
-def default_curve(event: IntegerSumDpEvent) -> np.ndarray:
-    """`curve` at ORDERS, kept for the next time."""
-    return curve(event, ORDERS)
+def shares_apart(variance: float, shares: int) -> float:
+    """How far (as a logarithm) a sum of discrete Gaussian shares is from one draw: Theorem 1 of arXiv:2102.06387."""
+    k = np.arange(1, shares)
+    return 10 * float(np.exp(-2 * math.pi**2 * variance * k / (k + 1)).sum())

@@ -12,7 +12,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.calibrate import smallest
+from tacit.privacy.accounting.price import smallest
 from tacit.privacy.central.banded import BandedGaussian, banded
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.privacy.central.records import CentralRecords

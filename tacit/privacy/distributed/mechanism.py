@@ -14,8 +14,8 @@ from tacit import check
 from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.calibrate import smallest
-from tacit.privacy.accounting.rdp import IntegerSumDpEvent
+from tacit.privacy.accounting.events import IntegerSumDpEvent
+from tacit.privacy.accounting.price import smallest
 from tacit.privacy.integers import LAWS, Law, distance, draw, prepare, reach
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream

@@ -16,7 +16,7 @@ from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.sampled_sums import SUMS, SampledSumDpEvent
+from tacit.privacy.accounting.events import SUMS, SampledSumDpEvent
 from tacit.privacy.distributed.kind import ALL, DistributedPlan, OneProcess, summing_rule
 from tacit.privacy.distributed.mechanism import LOG2_CUT, SharedNoise
 from tacit.privacy.guarantee import ONE_RECORD, Words

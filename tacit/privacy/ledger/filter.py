@@ -15,7 +15,7 @@ from dp_accounting import DpEvent
 
 from tacit.errors import LedgerError
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.calibrate import affordable
+from tacit.privacy.accounting.price import affordable
 from tacit.types import Budget
 
 RULE = "basic composition of what the others sealed when they began and this one has used, arXiv:1605.08294"

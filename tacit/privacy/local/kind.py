@@ -18,7 +18,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.calibrate import noise_multiplier, noise_multipliers
+from tacit.privacy.accounting.price import noise_multiplier, noise_multipliers
 from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, RECORD_LEVEL, Words
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.plan import Plan, Purse

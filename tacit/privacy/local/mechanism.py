@@ -15,7 +15,7 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.experiment.extras import TRAINED_ON
-from tacit.privacy.accounting.price import on_side
+from tacit.privacy.accounting.events import on_side
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Bounded, Private

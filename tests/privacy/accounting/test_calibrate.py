@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.calibrate import GRID, affordable, noise_multiplier, noise_multipliers
+from tacit.privacy.accounting.price import GRID, affordable, noise_multiplier, noise_multipliers
 
 
 def cost(z, *, rate, steps, accountant="pld"):

@@ -12,7 +12,7 @@ from dp_accounting import DpEvent
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, price, rdp
-from tacit.privacy.accounting.rdp import IntegerSumDpEvent
+from tacit.privacy.accounting.events import IntegerSumDpEvent
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.types import Budget, Client

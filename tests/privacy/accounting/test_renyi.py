@@ -11,10 +11,11 @@ from dp_accounting.rdp import RdpAccountant
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price, rdp
-from tacit.privacy.accounting.rdp import IntegerSumDpEvent, curve, divergence
+from tacit.privacy.accounting.events import IntegerSumDpEvent, integer_curve
 from tacit.privacy.integers import DiscreteGaussian, Skellam, reach
 
 ORDERS = (2, 3, 5, 16, 64)
+divergence = IntegerSumDpEvent.divergence
 
 
 def exact(masses, shift, order):
@@ -106,7 +107,8 @@ def test_between_whole_orders_the_chord_is_above_the_exact_divergence():
     mu, shift = 9.0, 2
     masses = law_masses(Skellam(mu))
     orders = np.array([1.1, 1.5, 2.0, 2.5, 3.3, 10.7])
-    found = curve(event(share_variance=mu, l2_squared=shift**2), orders)
+    one = event(share_variance=mu, l2_squared=shift**2)
+    found = rdp.between(lambda order: (order - 1) * one.divergence(order), orders)
     for order, bound in zip(orders, found, strict=True):
         assert exact(masses, shift, float(order)) <= bound
     assert found[2] == divergence(event(share_variance=mu, l2_squared=shift**2), 2)
@@ -133,7 +135,7 @@ def test_integer_sums_compose_with_gaussian_releases():
     accountant = RdpAccountant()
     accountant.compose(theirs[0], theirs[1])
     expected = dp_accounting.rdp.compute_epsilon(
-        accountant.orders, 20 * curve(ours[0], accountant.orders) + accountant.rdp, 1e-5 * (1 - 1e-6)
+        accountant.orders, 20 * integer_curve(ours[0]) + accountant.rdp, 1e-5 * (1 - 1e-6)
     )[0]
     assert both == pytest.approx(expected)
 
@@ -169,4 +171,4 @@ def test_an_event_that_means_nothing_is_refused(change):
 
 def test_the_curve_is_cached_under_the_whole_event():
     one, other = event(share_variance=9.0), event(share_variance=90.0)
-    assert (rdp.default_curve(one) > rdp.default_curve(other)).all()
+    assert (integer_curve(one) > integer_curve(other)).all()

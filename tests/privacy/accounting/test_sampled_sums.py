@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import pld, price, rdp
-from tacit.privacy.accounting.sampled_sums import (
-    SUMS,
-    SampledGaussianSumDpEvent,
-    SampledSumDpEvent,
-    W,
-    shares_apart,
-    skellam_curve,
-    tau,
-)
+from tacit.privacy.accounting.events import SUMS, SampledGaussianSumDpEvent, SampledSumDpEvent, W, skellam_curve, tau
+from tacit.privacy.accounting.rdp import shares_apart
 
 DELTA = 1e-5
 

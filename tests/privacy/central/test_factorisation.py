@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadInput
-from tacit.privacy.accounting.calibrate import noise_multiplier
+from tacit.privacy.accounting.price import noise_multiplier
 from tacit.privacy.central.banded import Banded, banded, momentum_workload, toeplitz
 
 ROUNDS, BANDS = 200, 10

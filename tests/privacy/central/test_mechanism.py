@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from statistical import has_std, is_normal, is_poisson_sampling
 
 from tacit.errors import BadInput
-from tacit.privacy.accounting import price, rdp
+from tacit.privacy.accounting import events, price
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.privacy.mechanism import bound, norm_bound, row_norm_bounds, row_scales
 from tacit.random import seeded
@@ -61,7 +61,7 @@ def test_a_fixed_cohort_has_no_pld_price_and_none_together_with_poisson_cohorts(
 
 def test_without_sampling_nothing_is_amplified():
     everybody = replace(PAPER, cohort=2400)
-    assert rdp.rate_and_multiplier(everybody.event()) == (1.0, 1.0)
+    assert events.rate_and_multiplier(everybody.event()) == (1.0, 1.0)
     assert epsilon(everybody, rounds=1) > 3
 
 
