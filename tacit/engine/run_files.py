@@ -3,387 +3,169 @@
 import json
 import math
 import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from types import UnionType
+from typing import Any
 
 from tacit.engine import history
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
-# What is read of a run's files: whatever was edited or cut off is told from what a run writes.
-
-ACCURACY = "accuracy"  # stands for a run in folders of old
-Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
-Count = Annotated[int, Field(ge=0, strict=True)]
-Spent = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
-
-
-class _Run(BaseModel):
-    run: str
-
-
-class _Measured(BaseModel):
-    value: Finite
-    interval: tuple[Finite, Finite] | None = None
-    baseline: Finite | None = None
-
-
-class _OfClass(BaseModel):
-    name: str = Field(alias="class")
-    rows: Count
-    recall: _Measured | None
-    precision: _Measured | None
-    f1: _Measured | None
-
-
-class _Range(BaseModel):  # None: without a bound
-    min: float | None
-    median: float | None
-    max: float | None
-
-
-class _Promise(BaseModel):
-    unit: str
-    adversary: str
-    relation: str
-    delta: Finite
-    epsilon: _Range
-
-
-class _Noised(BaseModel):
-    value: Finite | None  # None: the noise hides it
-    interval: tuple[Finite, Finite] | None
-
-
-class _AtClients(BaseModel):
-    unknown: str = ""
-    metric: str = ""
-    metrics: dict[str, _Noised] = {}
-    rows: Count = 0
-    answered: Count = 0
-    clients: Count = 0
-
-    @model_validator(mode="after")
-    def _is_known_or_says_why_not(self) -> "_AtClients":
-        found, said = self.metrics.get(self.metric), self.model_fields_set
-        known = found is not None and found.value is not None and {"rows", "answered", "clients"} <= said
-        if not known and "unknown" not in said:
-            raise ValueError("neither is there a value nor is it said why not")
-        return self
-
-
-class _Ends(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    min: Spent
-    median: Spent
-    max: Spent
-
-
-class _Said(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    unit: Literal["record", "client"]
-    adversary: str
-    relation: str
-    sampler: str
-    accountant: str
-    delta: Annotated[float, Field(gt=0, lt=1, strict=True)]
-    epsilon: _Ends
-    randomness: str
-    assumes: list[str]
-    whom: str = ""
-
-
-class Known(BaseModel):
-    """What a run writes down of its clients before its first round; folders of old lack some of it."""
-
-    names: list[str | int]
-    records: list[Count]
-    limits: list[Finite | None]
-    classes: list[str | int]
-    labels: list[list[Count]]
-    together: Count
-    ledger: str | None = None
-    guarantee: _Said | None = None
-    notes: list[str] | None = None
-    metric: str = ACCURACY
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "Known":
-        count, columns = len(self.names), -(-len(self.names) // max(1, self.together))
-        fits = len(self.records) == len(self.limits) == count and self.together >= 1
-        wide = all(len(row) == len(self.classes) for row in self.labels)
-        if not (fits and len(self.labels) in (0, columns) and wide):  # a deployment knows no labels
-            raise ValueError("its lists do not fit together")
-        return self
-
-
-class _Query(BaseModel):
-    share: Finite | None
-    answered: Count
-    clients: Count
-    noise_std: tuple[Finite, Finite]
-
-
-class _Attacked(BaseModel):
-    kind: str
-    malicious: list[str]
-    backdoor_accuracy: Finite
-    badge: str
-
-
-class _Gap(BaseModel):
-    value: Finite
-    interval: tuple[Finite, Finite] | None
-
-
-class _Together(BaseModel):
-    rows: Count
-    clients: Count
-    alone: _Gap | None = None
-    common: _Gap | None = None
-    own: _Gap | None = None
-    own_less_alone: _Gap | None = None
-    own_less_common: _Gap | None = None
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> "_Together":
-        known = (self.alone, self.common, self.own, self.own_less_alone, self.own_less_common)
-        if any(one is None for one in known) != (not self.clients):
-            raise ValueError("some of the models are missing")
-        return self
-
-
-class _Own(BaseModel):
-    metric: str
-    metrics: dict[str, _Together]
-
-
-class _Sites(BaseModel):
-    epsilon: dict[str, Finite] = {}
-    absent: dict[str, str] = {}
-
-
-class Summary(BaseModel):
-    """What a page reads of a summary."""
-
-    model_config = ConfigDict(extra="allow")
-
-    rounds: Count
-    stopped: Literal["rounds", "budget"]
-    clients: Count
-    sentence: str
-    seconds: Finite
-    uplink_bytes: Count
-    downlink_bytes: Count
-    guarantee: _Promise | None
-    noise_multiplier: _Range | None
-    metric: str = ACCURACY
-    metrics: dict[str, _Measured] = {}
-    confusion: list[list[Count]] | None = None
-    per_class: list[_OfClass] = []
-    notes: list[str] = []
-    at_clients: _AtClients = _AtClients(unknown="nobody was asked")
-    queries: dict[str, _Query] = {}
-    attack: _Attacked | None = None
-    personal: _Own | None = None
-    sites: _Sites = _Sites()
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "Summary":
-        square, value = self.confusion or [], (self.__pydantic_extra__ or {}).get(f"test_{self.metric}", math.nan)
-        tested = bool(self.metrics) or value is not None  # else there are no public rows
-        priced = self.guarantee is None or self.noise_multiplier is not None
-        if not priced or (tested and not _is_number(value)) or any(len(row) != len(square) for row in square):
-            raise ValueError("its parts do not fit together")
-        return self
-
-
-class _Search(BaseModel):
-    candidates: Count
-    runs: str | int
-    charged: str
-    epsilon_of_one_run: float | None
-    epsilon_of_the_best: float | None
-    epsilon_composed: float | None
-
-
-class Searched(BaseModel):
-    """What a page reads of a search's best."""
-
-    name: str
-    metric: str
-    metrics: dict[str, _Measured]
-    confusion: list[list[Count]] | None = None
-    per_class: list[_OfClass] = []
-    settings: dict[str, object]
-    search: _Search
-    guarantee: _Promise | None
-    sentence: str
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "Searched":
-        square, classes = self.confusion or [], len(self.per_class)
-        if len(square) not in (0, classes) or any(len(row) != classes for row in square):
-            raise ValueError("the confusion matrix does not fit the classes")
-        return self
-
-
-class _Asked(BaseModel):
-    round: Count
-    over: bool
-    answered: list[str]
-    refused: dict[str, str]
-    silent: dict[str, str]
-
-
-class Standing(BaseModel):
-    """What the server of a deployment says of itself; one of old names no sites."""
-
-    state: Literal["waiting", "running", "finished", "failed"]
-    text: str
-    time: Finite
-    sites: list[str] = []
-    missing: list[str] = []
-    asked: _Asked | None = None
-    spent: dict[str, Finite] = {}
-
-
-class _Spread(BaseModel):
-    clients: Count
-    mean: Finite
-    std: Finite
-    worst: Finite
-    worst_tenth: Finite
-    median: Finite
-    best: Finite
-
-
-class PerClient(BaseModel):
-    """What a simulation measures on each client's own rows."""
-
-    metric: str
-    clients: list[str]
-    values: list[Finite | None]
-    intervals: list[tuple[Finite, Finite] | None]
-    spread: _Spread | None
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "PerClient":
-        if not len(self.clients) == len(self.values) == len(self.intervals):
-            raise ValueError("its lists do not fit together")
-        return self
-
-
-class _AtHome(BaseModel):
-    client: str
-    rows: Count
-    trained_on: Count
-    epsilon: Finite | None
-    metrics: dict[str, dict[Literal["alone", "common", "own"], _Gap] | None]
-
-
-class OwnModels(BaseModel):
-    """What a page reads of own models: of all clients together, and of each."""
-
-    kind: str
-    metric: str
-    metrics: dict[str, _Together]
-    untold: list[str]
-    stay_alone: Count
-    adapt_seconds: Finite
-    clients: list[_AtHome]
-
-    @model_validator(mode="after")
-    def _is_told_of_everybody(self) -> "OwnModels":
-        fits = all(set(one.metrics) == set(self.metrics) for one in self.clients)
-        whole = all(found is None or len(found) == 3 for one in self.clients for found in one.metrics.values())
-        if self.metric not in self.metrics or not fits or not whole:
-            raise ValueError("the clients' metrics do not fit together")
-        return self
-
-
-class _AsRun(BaseModel):  # None is endless: without noise there is no epsilon
-    epsilon: Finite | None
-    low: Finite | None
-    high: Finite | None
-
-
-class _AuditedGroup(BaseModel):
-    clients: Count
-    canaries: Count
-    promised: Finite
-    no_assumption: Finite
-    within_family: Finite
-    measured: _AsRun
-    rejected: str
-
-
-class _Columns(BaseModel):
-    @model_validator(mode="after")
-    def _fit(self) -> Self:
-        if len({len(column) for column in self.__dict__.values()}) != 1:
-            raise ValueError("columns of different lengths")
-        return self
-
-
-class _Roc(_Columns):
-    false: list[Finite]
-    true: list[Finite]
-    most: list[Finite]
-
-
-class _Scores(_Columns):
-    at: list[Finite]
-    seen_in: list[Finite] = Field(alias="in")
-    out: list[Finite]
-    expected_in: list[Finite]
-    expected_out: list[Finite]
-
-
-class _ByRound(_Columns):
-    round: list[Count]
-    promised: list[Finite]
-    measured: list[Finite]
-    low: list[Finite]
-    high: list[Finite]
-
-
-class _AuditPictures(BaseModel):
-    roc: _Roc
-    scores: _Scores
-    by_round: _ByRound
-    layers: list[tuple[str, Finite, Finite, Finite]]
-
-
-class Audited(BaseModel):
-    """What a page reads of a run's audit."""
-
-    looks: Count
-    sentence: str
-    rejected: bool
-    delta: Finite
-    groups: list[_AuditedGroup]
-    pictures: list[_AuditPictures]
-
-
 AUDIT = "audit.json"  # what the audit of a run found, and how often it was looked at
 PERSONAL = "personal.json"  # what own models gave every client of a simulation
 STATUS = "status.json"  # of a deployment: how far the server has come, and who has answered it
 SEARCHED = "search"  # a key that only the best of a search (tacit/lab/tuning) has in its summary
-NUMBERS = ("uplink_bytes", "downlink_bytes", "seconds")  # what every record has
-MOST = 1 << 63  # a whole number beyond is none that a round counts, and perhaps no float
+ACCURACY = "accuracy"  # stands for a run that names no metric
 BY_A_RUN = "it lacks what a run writes there"
+MOST = 1 << 63  # a whole number beyond is none that a round counts, and perhaps no float
+ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+Shape = Any  # a type, a test, a tuple of texts, [items], {str: values}, or a table by key, where "key?" may be missing or null
+
+
+@contextmanager
+def intact(what: Path | str) -> Iterator[None]:
+    """Within the block whatever is missing or odd in what was read from there is refused in one sentence. Raises BadInput."""
+    try:
+        yield
+    except TacitError:
+        raise
+    except ODD as error:
+        raise BadInput(f"{what} is damaged ({type(error).__name__}: {_one_line(error)[:200]}).") from None
+
+
+def fits(value: Any, shape: Shape) -> bool:
+    """Whether a value has a shape; of a key that the shape does not name nothing is asked.
+
+    >>> fits({"rows": 3, "more": "x"}, {"rows": is_number, "note?": str}), fits({"rows": True}, {"rows": is_number})
+    (True, False)
+    """
+    if isinstance(shape, tuple):
+        return isinstance(value, str) and value in shape
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(item, shape[0]) for item in value)
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and (
+            all(fits(item, shape[str]) for item in value.values())
+            if str in shape
+            else all(_has(value, key, inner) for key, inner in shape.items())
+        )
+    return isinstance(value, shape) if isinstance(shape, type | UnionType) else shape(value)
+
+
+def _has(table: dict[str, Any], key: str, shape: Shape) -> bool:
+    name = key.removesuffix("?")
+    return (name != key and table.get(name) is None) or (name in table and fits(table[name], shape))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number of a thousand digits
+        return False
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+
+
+def _or_none(shape: Shape) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value, shape)
+
+
+MEASURED = {"value": is_number, "interval?": _is_pair, "baseline?": is_number}
+OF_CLASS = {"class": str, "rows": _is_count, **dict.fromkeys(("recall", "precision", "f1"), _or_none(MEASURED))}
+RANGE = dict.fromkeys(("min", "median", "max"), _or_none(lambda end: type(end) in (int, float)))  # None: no bound
+PROMISE = {"unit": ("record", "client"), "adversary": str, "relation": str, "delta": is_number, "epsilon": RANGE}
+OWN_MODELS = {"metric": str, "metrics": {str: {"rows": _is_count, "clients": _is_count}}}
+BEST = {"metric": str, "metrics": {str: MEASURED}, "confusion?": [[_is_count]], "per_class?": [OF_CLASS]}
+SUMMARY = BEST | {
+    "rounds": _is_count,
+    "stopped": ("rounds", "budget"),
+    "clients": _is_count,
+    "sentence": str,
+    "seconds": is_number,
+    "uplink_bytes": _is_count,
+    "downlink_bytes": _is_count,
+    "guarantee": _or_none(PROMISE),
+    "noise_multiplier": _or_none(RANGE),
+    "notes?": [str],
+    "at_clients?": {"metrics?": {str: {"value": _or_none(is_number), "interval": _or_none(_is_pair)}}, "unknown?": str},
+    "queries?": {
+        str: {"share": _or_none(is_number), "answered": _is_count, "clients": _is_count, "noise_std": _is_pair}
+    },
+    "attack?": {"kind": str, "malicious": [str], "backdoor_accuracy": is_number, "badge": str},
+    "personal?": OWN_MODELS,
+    "sites?": {"epsilon?": {str: is_number}, "absent?": {str: str}},
+}
+SEARCHES = {"candidates": _is_count, "runs": str | int, "charged": str}
+SEARCHED_BEST = BEST | {
+    "name": str,
+    "settings": dict,
+    SEARCHED: SEARCHES,
+    "guarantee": _or_none(PROMISE),
+    "sentence": str,
+}
+CLIENTS = {
+    "names": [str | int],
+    "records": [_is_count],
+    "limits": [_or_none(is_number)],
+    "classes": [str | int],
+    "labels": [[_is_count]],
+    "together": _is_count,
+    "ledger?": str,
+    "guarantee?": PROMISE
+    | {"epsilon": dict.fromkeys(RANGE, lambda end: is_number(end) and end >= 0)}
+    | {"delta": lambda delta: is_number(delta) and 0 < delta < 1}
+    | {"sampler": str, "accountant": str, "randomness": str, "assumes": [str], "whom?": str},
+    "notes?": [str],
+    "metric?": str,
+}
+ASKED = {"round": _is_count, "over": bool, "answered": [str], "refused": {str: str}, "silent": {str: str}}
+STANDING = {
+    "state": ("waiting", "running", "finished", "failed"),
+    "text": str,
+    "time": is_number,
+    "sites?": [str],
+    "missing?": [str],
+    "asked?": ASKED,
+    "spent?": {str: is_number},
+}
+SPREAD = {"clients": _is_count, **dict.fromkeys(("mean", "std", "worst", "worst_tenth", "median", "best"), is_number)}
+PER_CLIENT = {
+    "metric": str,
+    "clients": [str],
+    "values": [_or_none(is_number)],
+    "intervals": [_or_none(_is_pair)],
+    "spread": _or_none(SPREAD),
+}
+PERSONAL_MODELS = OWN_MODELS | {"kind": str, "untold": [str], "adapt_seconds": is_number, "clients": [{"client": str}]}
+AUDITED = {
+    "looks": _is_count,
+    "sentence": str,
+    "rejected": bool,
+    "delta": is_number,
+    "groups": [dict],
+    "pictures": [dict],
+}
+ROUND = {  # of what there are no public rows for, nothing is known
+    "round": lambda round: type(round) is int,
+    **dict.fromkeys(("uplink_bytes", "downlink_bytes", "seconds"), is_number),
+    "dropped?": list,
+}
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a folder says about its run; `summary` is None while it has not ended."""
+    """What a folder says about its run; `summary` is None while it has not ended. Raises BadInput for a file that is damaged."""
 
     folder: Path
     experiment: Experiment = field(repr=False)
@@ -400,23 +182,23 @@ class RunFiles:
 
     @cached_property
     def per_client(self) -> dict[str, Any] | None:
-        """The metric on each client's own rows, where a simulation was asked for it. Raises BadInput where it is damaged."""
-        return _shaped(self.folder / history.NAME, PerClient)
+        """The metric on each client's own rows, where a simulation was asked for it."""
+        return table(self.folder / history.NAME, PER_CLIENT)
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """What the audit of the run's canaries found, where somebody has looked. Raises BadInput where it is damaged."""
-        return _shaped(self.folder / AUDIT, Audited, "audit the run again")
+        """What the audit of the run's canaries found, where somebody has looked."""
+        return table(self.folder / AUDIT, AUDITED, "audit the run again")
 
     @cached_property
     def personal(self) -> dict[str, Any] | None:
-        """What own models gave every client, where a simulation was asked for them. Raises BadInput where it is damaged."""
-        return _shaped(self.folder / PERSONAL, OwnModels)
+        """What own models gave every client, where a simulation was asked for them."""
+        return table(self.folder / PERSONAL, PERSONAL_MODELS)
 
     @cached_property
     def status(self) -> dict[str, Any] | None:
-        """What the server of a deployment says of itself and its sites; None in a simulation. Raises BadInput where damaged."""
-        return _shaped(self.folder / STATUS, Standing, "it lacks what a server writes there")
+        """What the server of a deployment says of itself and its sites; None in a simulation."""
+        return table(self.folder / STATUS, STANDING, "it lacks what a server writes there")
 
     @property
     def guarantee(self) -> dict[str, Any] | None:
@@ -448,88 +230,79 @@ def read(folder: Path) -> RunFiles:
     if not settings.exists():
         raise BadInput(f"{folder} holds no run and no comparison: name a folder that `tacit run` or `compare` wrote.")
     try:
-        experiment = Experiment(**tomllib.loads(_text(settings)))
-    except (tomllib.TOMLDecodeError, TypeError) as error:
-        raise BadInput(f"{settings} is damaged ({_one_line(error)}).") from None
+        with intact(settings):
+            experiment = Experiment(**tomllib.loads(_text(settings)))
     except TacitError as error:
         raise BadInput(f"{settings} cannot be used: {error}") from None
-    path = folder / "summary.json"
-    if SEARCHED in (_json(path) or {}):
+    path, run = folder / "summary.json", table(folder / "run.json", {"run": str}) or {"run": ""}
+    if SEARCHED in (table(path) or {}):
         raise BadInput(
             f"{folder} is the best of a search, and has no rounds to show: its summary.json says what was found."
         )
-    run, clients = _shaped(folder / "run.json", _Run) or {"run": ""}, _shaped(folder / "clients.json", Known)
-    summary = _shaped(path, Summary)
-    if summary and len(summary.get("confusion") or ()) not in (0, len((clients or {}).get("classes", ()))):
-        raise BadInput(f"{path} is damaged: {BY_A_RUN}.")
+    clients, summary = table(folder / "clients.json", CLIENTS), table(path, SUMMARY)
     metric = str((summary or clients or {}).get("metric", ACCURACY))
+    for file, agree in ((folder / "clients.json", _agreeing(clients)), (path, _told_apart(summary, clients, metric))):
+        if not agree:
+            raise BadInput(f"{file} is damaged: {BY_A_RUN}.")
     return RunFiles(folder, experiment, run["run"], _rounds(folder / "rounds.jsonl", metric), summary, clients, metric)
+
+
+def _agreeing(clients: dict[str, Any] | None) -> bool:
+    if clients is None:
+        return True
+    count, labels, together = len(clients["names"]), clients["labels"], clients["together"]
+    fits_all = len(clients["records"]) == len(clients["limits"]) == count and together >= 1
+    wide = all(len(row) == len(clients["classes"]) for row in labels)
+    return fits_all and wide and (not labels or len(labels) == -(-count // together))  # a deployment knows no labels
+
+
+def _told_apart(summary: dict[str, Any] | None, clients: dict[str, Any] | None, metric: str) -> bool:
+    if summary is None:
+        return True
+    square, asked = summary.get("confusion") or [], summary.get("at_clients", {"unknown": ""})
+    value, of_clients = summary.get(f"test_{metric}", math.nan), (asked.get("metrics") or {}).get(asked.get("metric"))
+    tested = bool(summary.get("metrics")) or value is not None  # else there are no public rows
+    priced = summary["guarantee"] is None or summary["noise_multiplier"] is not None
+    known = bool(of_clients) and of_clients["value"] is not None and {"rows", "answered", "clients"} <= asked.keys()
+    sizes = {len(row) for row in square} | ({len(square), len((clients or {}).get("classes", ()))} if square else set())
+    return priced and (known or "unknown" in asked) and (not tested or is_number(value)) and len(sizes) <= 1
 
 
 def promised(folder: Path) -> dict[str, Any] | None:
     """What the run in a folder promised before it released anything; None where it has not said so, or the file is damaged."""
     try:
-        found = (_json(folder / "clients.json") or {}).get("guarantee")
+        found = (table(folder / "clients.json") or {}).get("guarantee")
     except BadInput:
         return None
-    said = ("unit", "relation", "adversary")
-    return found if isinstance(found, dict) and all(isinstance(found.get(key), str) for key in said) else None
+    return found if fits(found, {"unit": str, "relation": str, "adversary": str}) else None
 
 
 def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
     lines = _text(path).split("\n") if path.exists() else []
-    ends = len(lines) - 1  # what follows the last line break is being written
+    shape = ROUND | dict.fromkeys((f"{metric}?", "loss?", "backdoor_accuracy?"), is_number)
     records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines[:ends], 1):
-        try:
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is being written
+        with intact(f"Line {number} of {path}"):
             record = json.loads(line)
-            json.dumps(record, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
-            raise BadInput(f"Line {number} of {path} is damaged.") from None
-        if not _is_record(record, metric):
+            json.dumps(record, ensure_ascii=False).encode()  # half of a character is none that a page could have
+        seconds = (
+            [value for key, value in record.items() if key.startswith("seconds")] if fits(record, shape) else [None]
+        )
+        if not all(map(is_number, seconds)) or any(isinstance(one, int) and abs(one) > MOST for one in record.values()):
             raise BadInput(f"Line {number} of {path} is not the record of a round.")
         records.append(record | {"score": record.get(metric)})
     return records
 
 
-def _is_record(record: Any, metric: str) -> bool:
-    if not isinstance(record, dict) or type(record.get("round")) is not int:
-        return False
-    needed = [record.get(key) for key in NUMBERS] + [record[key] for key in record if key.startswith("seconds")]
-    needed += [
-        record.get(key, 0.0) for key in (metric, "loss", "backdoor_accuracy")
-    ]  # without public rows none is known
-    large = any(isinstance(value, int) and abs(value) > MOST for value in record.values())
-    return all(map(_is_number, needed)) and isinstance(record.get("dropped", []), list) and not large
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # a whole number of a thousand digits
-        return False
-
-
-def _json(path: Path) -> dict[str, Any] | None:
+def table(path: Path, shape: Shape = dict, why: str = BY_A_RUN) -> dict[str, Any] | None:
+    """A file's table, where there is one. Raises BadInput where it is damaged, or of another shape."""
     if not path.exists():
         return None
-    try:
+    with intact(path):
         found = json.loads(_text(path))
-        json.dumps(found, ensure_ascii=False).encode()  # half of a character is none that a page could have
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is damaged ({_one_line(error)}).") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{path} is damaged: {BY_A_RUN}.")
-    return found
-
-
-def _shaped(path: Path, shape: type[BaseModel], why: str = BY_A_RUN) -> dict[str, Any] | None:
-    """A file's table as it is, where there is one of this shape. Raises BadInput for another."""
-    found = _json(path)
-    try:
-        _ = None if found is None else shape(**found)
-    except (ValidationError, TypeError):
-        raise BadInput(f"{path} is damaged: {why}.") from None
+        json.dumps(found, ensure_ascii=False).encode()
+    if not isinstance(found, dict) or not fits(found, shape):
+        raise BadInput(f"{path} is damaged: {why}.")
     return found
 
 

@@ -15,11 +15,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 import tacit
 from tacit import store
-from tacit.engine.run_files import SEARCHED, RunFiles, Searched, read
+from tacit.engine.run_files import SEARCHED, SEARCHED_BEST, RunFiles, intact, read, table
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.compare import ledger
@@ -128,7 +126,7 @@ ASKED_SEARCHED, BEST, RUNS = "tune.toml", "best", "runs"  # as tacit/lab/tuning/
 COMPOSED = "composed"  # what is charged where all runs may be seen
 MOST_RUNS = 500  # that are shown
 PRICES = ("epsilon_of_one_run", "epsilon_of_the_best", "epsilon_composed")
-DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, ValidationError, TacitError)
+DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, TacitError)
 
 
 def is_search(folder: Path) -> bool:
@@ -147,46 +145,44 @@ def search_page(folder: Path) -> dict[str, Any]:
     path = best / "summary.json"
     if not path.is_file():
         raise BadInput(f"The search in {folder} has not ended: nothing of it is shown before its best is released.")
-    try:
-        summary = json.loads(path.read_text("utf-8"))
-        known = Searched(**summary)
+    with intact(best):
+        summary: Any = table(path, SEARCHED_BEST)
         experiment = Experiment(**tomllib.loads((best / "experiment.toml").read_text("utf-8")))
-    except DAMAGED as error:
-        raise BadInput(f"{best} is damaged ({' '.join(str(error).split())[:200]}).") from None
+    found = summary[SEARCHED]
     classes = [one["class"] for one in summary.get("per_class", [])]
-    files = RunFiles(best, experiment, "", [], summary, {"classes": classes}, known.metric)
+    files = RunFiles(best, experiment, "", [], summary, {"classes": classes}, summary["metric"])
     return {
         "kind": "search",
-        "name": known.name,
+        "name": summary["name"],
         "folder": folder.resolve().name,
         "finished": True,
         "seeded": (summary["guarantee"] or {}).get("randomness") == SEEDED,  # a hidden search's comes from a key
-        "metric": metric_facts(files) | _answered(summary, known.metric),
+        "metric": metric_facts(files) | _answered(summary, summary["metric"]),
         "by": "rows that clients held out, which they answer about with noise"
         if "at_clients" in summary
         else "public rows",
         "guarantee": summary["guarantee"],
-        "sentence": known.sentence,
-        "chosen": [[key, text(value)] for key, value in known.settings.items()],
+        "sentence": summary["sentence"],
+        "chosen": [[key, text(value)] for key, value in summary["settings"].items()],
         "asked": _asked(folder / ASKED_SEARCHED),
-        "prices": {key: short(summary[SEARCHED][key], up=True) for key in PRICES},
-        "charged": known.search.charged,
-        "candidates": known.search.candidates,
-        "runs": str(known.search.runs),
-        "tried": _tried(folder, best, known) if known.search.charged == COMPOSED else [],
+        "prices": {key: short(found[key], up=True) for key in PRICES},
+        "charged": found["charged"],
+        "candidates": found["candidates"],
+        "runs": str(found["runs"]),
+        "tried": _tried(folder, best, summary) if found["charged"] == COMPOSED else [],
         "settings": settings(experiment),
     }
 
 
-def _tried(folder: Path, best: Path, known: Searched) -> list[dict[str, Any]]:
+def _tried(folder: Path, best: Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
     """Every run of a search whose runs are all seen: number, settings and score (None where it has none); nothing beside `best`."""
     released, found = _released(best), []
     for place in sorted((folder / RUNS).glob("[0-9]*"))[:MOST_RUNS]:
         try:
             experiment = Experiment(**tomllib.loads((place / "experiment.toml").read_text("utf-8")))
-            values = [_setting(experiment, key) for key in known.settings]
+            values = [_setting(experiment, key) for key in summary["settings"]]
             path = place / "summary.json"  # a run that diverged left none
-            score = _score(json.loads(path.read_text("utf-8")), known.metric) if path.is_file() else None
+            score = _score(json.loads(path.read_text("utf-8")), summary["metric"]) if path.is_file() else None
         except DAMAGED as error:
             raise BadInput(f"{place} is damaged ({' '.join(str(error).split())[:200]}).") from None
         best_one = _released(place) == released
@@ -264,8 +260,13 @@ def write_page(folders: Sequence[Path], path: Path, *, quick: bool = False) -> N
 
 
 def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quick: bool = False) -> dict[str, Any]:
-    """The page's data; a federation is shown by its results."""
+    """The page's data; a federation is shown by its results. Raises BadInput."""
     folders = [results_of(folder) for folder in folders]
+    with intact(folders[0]):
+        return for_page(_page_data(folders, since, live, quick) | {"live": live, "tacit": tacit.__version__})
+
+
+def _page_data(folders: list[Path], since: int, live: bool, quick: bool) -> dict[str, Any]:
     if len(folders) == 1 and is_search(folders[0]):
         data = search_page(folders[0])
     elif len(folders) == 1 and only_attacks(folders[0]):
@@ -282,7 +283,7 @@ def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quic
             name = found[0].runs[0].experiment.name
         data = several_page(found, name=name)
         data["total"] = cost(folders[0]) if len(folders) == 1 else None
-    return for_page(data | {"live": live, "tacit": tacit.__version__})
+    return data
 
 
 def results_of(folder: Path) -> Path:

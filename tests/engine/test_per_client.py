@@ -52,12 +52,12 @@ def test_a_deployment_refuses_to_measure_clients():
         assemble(parts.experiment, parts.dataset, parts.population, place="server")
 
 
-@pytest.mark.parametrize("crafted", [{"values": ["high"] * 5}, {"intervals": []}, {"clients": 3}], ids=str)
+@pytest.mark.parametrize("crafted", [{"values": ["high"] * 5}, {"intervals": [3]}, {"clients": 3}], ids=str)
 def test_an_edited_file_of_clients_is_refused(tmp_path, crafted):
     tacit.run(changed(metric={"per_client": True}, privacy={"epsilon": 5.0}), out=tmp_path / "run")
     path = tmp_path / "run" / "per_client.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | crafted))
-    with pytest.raises(BadInput, match=r"per_client\.json is damaged"):
+    with pytest.raises(BadInput, match="is damaged"):
         collect([tmp_path / "run"])
 
 

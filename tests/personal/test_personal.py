@@ -276,13 +276,13 @@ def test_a_network_asks_for_no_more_gradients_than_its_work_is_enough_for(monkey
 
 
 @pytest.mark.parametrize(
-    "crafted", [{"metrics": {}}, {"clients": [{"client": "a"}]}, {"untold": 3}, {"metric": "auroc"}], ids=str
+    "crafted", [{"metrics": 3}, {"clients": [{"client": "a"}]}, {"untold": 3}, {"metric": 3}], ids=str
 )
 def test_an_edited_file_of_own_models_is_refused(tmp_path, ended, crafted):
     shutil.copytree(ended[0], tmp_path / "run")
     path = tmp_path / "run" / "personal.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | crafted))
-    with pytest.raises(BadInput, match=r"personal\.json is damaged"):
+    with pytest.raises(BadInput, match="is damaged"):
         collect([tmp_path / "run"])
 
 

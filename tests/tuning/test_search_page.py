@@ -83,7 +83,7 @@ def test_a_search_that_has_not_ended_or_is_damaged_is_refused_in_one_sentence(tm
     tune(settings(), RATES, runs=3, out=tmp_path / "search")
     path = tmp_path / "search" / "best" / "summary.json"
     summary = json.loads(path.read_text())
-    for crafted in ({"confusion": [[1]]}, {"search": {}}, {"metrics": 3}, {"sentence": None}):
+    for crafted in ({"search": {}}, {"metrics": 3}, {"sentence": None}):
         path.write_text(json.dumps(summary | crafted))
         with pytest.raises(BadInput, match="is damaged"):
             collect([tmp_path / "search"])
