@@ -25,7 +25,7 @@ import tacit
 from tacit.data.given import Dataset
 from tacit.engine.assemble import build
 from tacit.experiment.extras import PersonalSection
-from tacit.personal import everybody
+from tacit.personal import one
 from tacit.simulation import with_passed
 from tacit.training.flat import blocks
 
@@ -91,7 +91,7 @@ def after(epsilon: float, apart: float, rounds: int, seed: int, out: Path) -> di
     found = {"one model": told(whole, "common")}
     for name, own in (("shrinkage", {"kind": "shrinkage"}), *((f"after, {each:g}", held(each)) for each in AFTER)):
         again = plain.model_copy(update={"personal": PersonalSection(**own)})
-        measured = everybody.measured(replace(parts, experiment=again), params)
+        measured = one.measured(replace(parts, experiment=again), params)
         found[name] = told(measured[0], "own") if measured else np.nan
     return found
 

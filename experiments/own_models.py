@@ -26,13 +26,13 @@ from safetensors.torch import load_file
 
 import tacit
 from tacit.engine.assemble import Parts, build
-from tacit.personal import everybody
+from tacit.personal import one
 from tacit.personal.home import Home
 from tacit.training.flat import blocks
 
 HERE = Path(__file__).resolve()
-KINDS = ("mean-regularised", "shrinkage", "finetune", "head")
-LINEAR = KINDS[:3]  # of a model of one layer the head is all
+KINDS = ("mean-regularised", "shrinkage", "head")
+LINEAR = KINDS[:2]  # of a model of one layer the head is all
 DIGITS = {
     "name": "digits",
     "data": {"name": "digits", "clients": 10, "own_share": 0.3},
@@ -98,7 +98,7 @@ def pooled(parts: Parts) -> torch.Tensor:
 def judged(parts: Parts, params: torch.Tensor, kind: str) -> dict:
     """What one way of adapting gives."""
     values = parts.experiment.said() | {"personal": {"kind": kind}}
-    found = everybody.measured(replace(parts, experiment=tacit.Experiment(**values)), params)
+    found = one.measured(replace(parts, experiment=tacit.Experiment(**values)), params)
     return found[1] if found else {}
 
 

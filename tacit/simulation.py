@@ -33,6 +33,7 @@ from tacit.engine.loop import Observer, loop
 from tacit.engine.pool import Trainer, fork_can_train
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by, query_of, ranged
 from tacit.engine.release import held
+from tacit.engine.run_files import PERSONAL
 from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.trainers import Hear, Overheard
 from tacit.errors import BadInput, ModelRefused, TacitError, TrainingDiverged
@@ -41,7 +42,7 @@ from tacit.experiment.data import CAPPED
 from tacit.experiment.schema import OpenSection
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen
-from tacit.personal import everybody
+from tacit.personal import one
 from tacit.privacy.ledger.reader import NOTHING, Before, noted, read_before
 from tacit.report.live import page_meanwhile
 from tacit.report.page import write_page
@@ -329,9 +330,9 @@ def run(
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(shown))
         note_unpaid(unpaid, parts, state.result)
         at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
-        own, short = everybody.measured(parts, state.result, kept=state.control.get("own")) or (None, None)
+        own, short = one.measured(parts, state.result, kept=state.control.get("own")) or (None, None)
         if own is not None:
-            folder.write(everybody.NAME, json.dumps(own, indent=1).encode())
+            folder.write(PERSONAL, json.dumps(own, indent=1).encode())
         said = {"at_clients": at_clients, "personal": short}
         history = finish(parts, ledger, folder, state.result, stopped, **said, notes=book.notes.values())
         book.finish(history.summary)
@@ -365,7 +366,7 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
     judged_by(experiment, parts.dataset)
     columns_asked(experiment, parts.dataset)
     sizes_of(parts)
-    everybody.refuse_unfit(parts)
+    one.refuse_unfit(experiment, experiment.personal.kind, parts.model, parts.population.x)
     if resume:
         return
     refuse_spent(parts)

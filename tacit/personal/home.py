@@ -1,10 +1,10 @@
 """What a client has at home when a run has ended: the model's code, its training rows, a loss, and so much work.
-Fits are by L-BFGS on all rows at once, without dropout: they draw nothing and are repeated bit for bit. Work is counted in rows,
-never by a clock, so that a busy machine makes the same model."""
+Fits are by L-BFGS on all rows at once, without dropout, and draw nothing. Work is counted in rows, never by a clock: a busy machine
+makes the same model."""
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -140,87 +140,16 @@ def _bent_squared(outputs: np.ndarray) -> np.ndarray:
     return np.full(outputs.shape, 2 / outputs.shape[-2])
 
 
-# L-BFGS for any model at home, within a number of gradients: what a network is fitted by.
-
-Slope = Callable[[torch.Tensor], tuple[float, torch.Tensor]]
-
-KEPT = 6  # pairs that are remembered
-ENOUGH = 1e-4  # of the gain that a slope promises
-SHORTEST = 1e-6  # a step below this goes nowhere
-FIRST = 0.5  # how far the first step goes: nothing is known yet of the curvature
-
-
-def descend(slope: Slope, start: torch.Tensor, *, most: int, flat: float, level: float) -> torch.Tensor:
-    """The lowest that at most so many gradients find, from `start`: the start itself where nothing is lower.
-    It ends where a step gains less than `flat` of the value (or of 1), or no slope is above `level`.
-
-    >>> descend(lambda w: (float((w - 3).square().sum()), 2 * (w - 3)), torch.zeros(2), most=9, flat=0, level=1e-4).round()
-    tensor([3., 3.])
-    """
-    at, (value, gradient) = start, slope(start)
-    pairs, used = Pairs(start), 1
-    while used < most and float(gradient.abs().max()) > level:
-        along = pairs.direction(gradient)
-        promised, step = float(along @ gradient), 1.0 if pairs.order else min(1.0, FIRST / float(gradient.norm()))
-        while True:
-            new, (found, lower) = at + step * along, slope(at + step * along)
-            used += 1
-            if found <= value + ENOUGH * step * promised or used >= most or step < SHORTEST:
-                break
-            step /= 2
-        if not found < value:
-            break
-        pairs.add(new - at, lower - gradient)
-        gained = value - found
-        at, value, gradient = new, found, lower
-        if gained <= flat * max(1.0, abs(value)):
-            break
-    return at
-
-
-class Pairs:
-    """The last pairs of a step (row 2i) and how the gradient bent along it (row 2i + 1), with all their products."""
-
-    def __init__(self, start: torch.Tensor):
-        self.rows = torch.zeros(2 * KEPT, start.numel(), dtype=start.dtype, device=start.device)
-        self.products = np.zeros((2 * KEPT, 2 * KEPT))
-        self.order: list[int] = []  # of pairs, the oldest first
-
-    def add(self, moved: torch.Tensor, bent: torch.Tensor) -> None:
-        """Remembers a pair that has curvature, in the place of the oldest one where there is no room."""
-        if not float(moved @ bent) > 0:
-            return
-        free = len(self.order) if len(self.order) < KEPT else self.order.pop(0)
-        self.order.append(free)
-        mine = [2 * free, 2 * free + 1]
-        self.rows[mine[0]], self.rows[mine[1]] = moved, bent
-        found = (self.rows @ self.rows[mine].T).double().cpu().numpy()
-        self.products[:, mine], self.products[mine] = found, found.T
-
-    def direction(self, gradient: torch.Tensor) -> torch.Tensor:
-        """The two loops of L-BFGS, in coordinates: `share` of every row, and -1 (later -guess) of the gradient."""
-        if not self.order:
-            return -gradient
-        by, products = (self.rows @ gradient).double().cpu().numpy(), self.products
-        share, left, known = np.zeros(len(by)), -1.0, dict[int, float]()
-        for i in reversed(self.order):
-            known[i] = (products[2 * i] @ share + left * by[2 * i]) / products[2 * i, 2 * i + 1]
-            share[2 * i + 1] -= known[i]
-        last = 2 * self.order[-1]
-        guess = products[last, last + 1] / products[last + 1, last + 1]
-        share, left = share * guess, left * guess
-        for i in self.order:
-            bent = products[2 * i + 1] @ share + left * by[2 * i + 1]
-            share[2 * i] += known[i] - bent / products[2 * i, 2 * i + 1]
-        return torch.from_numpy(share).to(gradient) @ self.rows + left * gradient
-
-
 CHUNK = 1000  # rows at a time
-MOST_STEPS = 200  # of L-BFGS, where the loss has a closed form
+MOST_STEPS = 200  # of L-BFGS
 FEW = 64  # rows whose gradient costs as much as that of one: calls are most of it
 LEAST = 6  # gradients of all rows: with fewer nothing is adapted
 WORK = 200 * FEW  # where nobody says how much
 FLAT, LEVEL = 1e-5, 1e-4  # where a fit ends: relative gain, largest slope; float32 knows no better
+
+
+class _Enough(Exception):
+    """The work is done."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,8 +165,7 @@ class Adapted:
 @dataclass(frozen=True, eq=False)
 class Home:
     """One client's training rows beside a model whose trainable parameters are views of `theta`.
-    `seed` is of the client's own draws (folds, orders of rows): they decide about its own model alone. `work` is of how many rows
-    a network's gradients may be asked for."""
+    `seed` is of the folds, and `work` of how many rows a network's gradients may be asked for."""
 
     model: nn.Module = field(repr=False)
     theta: torch.Tensor = field(repr=False)
@@ -245,8 +173,6 @@ class Home:
     x: torch.Tensor = field(repr=False)
     y: torch.Tensor = field(repr=False)
     seed: int = 0
-    learning_rate: float = 0.1
-    batch: int = 32
     task: str = "classification"
     work: int = WORK
 
@@ -255,83 +181,78 @@ class Home:
         """How many rows there are."""
         return len(self.y)
 
-    def rows(self, chosen: np.ndarray) -> "Home":
-        """The same with some of the rows."""
-        index = torch.from_numpy(chosen).to(self.x.device)
-        return replace(self, x=self.x[index], y=self.y[index])
-
-    def gradients(self, rows: int | None = None) -> int:
-        """How many gradients of so many rows (of all of them) the work is enough for."""
-        return max(LEAST, self.work // max(FEW, rows or self.size))
-
-    def loss(self, vector: torch.Tensor) -> float:
-        """The mean loss of a model on the rows; infinite where it is no number."""
-        layer = self.layer
-        if layer is not None:
-            found = float(layer.losses(vector.double().numpy()).mean())
-        else:
-            with torch.no_grad():
-                found = self._sum(vector) / self.size
-        return found if math.isfinite(found) else math.inf
-
-    def unlikely(self, mean: float, *, rows: int | None = None) -> float:
-        """A mean loss over rows (all of them) as a negative log-likelihood, but for a constant.
-        Of numbers the variance is unknown and taken where it is most likely."""
-        count = self.size if rows is None else rows
-        if self.task != "regression":
-            return count * mean
-        return count * self.y.shape[1:].numel() / 2 * math.log(max(mean, np.finfo(float).tiny))
-
-    def slope(self, vector: torch.Tensor) -> tuple[float, torch.Tensor]:
-        """The mean loss and its gradient."""
-        return self._slope(vector, self._ready())
+    @property
+    def gradients(self) -> int:
+        """How many gradients of all rows the work is enough for."""
+        return max(LEAST, self.work // max(FEW, self.size))
 
     @cached_property
     def layer(self) -> Layer | None:
         """The closed form of the model on these rows, where it has one."""
         return layer_of(self.model, self.losses, self.x, self.y)
 
-    def _ready(self) -> list[nn.Parameter]:
-        self.model.eval()
-        return [parameter for _, parameter in trainable(self.model)]
+    def rows(self, chosen: np.ndarray) -> "Home":
+        """The same with some of the rows."""
+        index = torch.from_numpy(chosen).to(self.x.device)
+        return replace(self, x=self.x[index], y=self.y[index])
 
-    def _slope(self, vector: torch.Tensor, parameters: list[nn.Parameter]) -> tuple[float, torch.Tensor]:
+    def loss(self, vector: torch.Tensor) -> float:
+        """The mean loss of a model on the rows; infinite where it is no number."""
+        if self.layer is not None:
+            found = float(self.layer.losses(vector.double().numpy()).mean())
+        else:
+            self.theta.copy_(vector)
+            self.model.eval()
+            with torch.no_grad():
+                found = sum(float(self.losses(self.model(x), y).sum()) for x, y in self._chunks()) / self.size
+        return found if math.isfinite(found) else math.inf
+
+    def unlikely(self, mean: float) -> float:
+        """A mean loss over the rows as a negative log-likelihood, but for a constant.
+        Of numbers the variance is unknown and taken where it is most likely."""
+        if self.task != "regression":
+            return self.size * mean
+        return self.size * self.y.shape[1:].numel() / 2 * math.log(max(mean, np.finfo(float).tiny))
+
+    def slope(self, vector: torch.Tensor) -> tuple[float, torch.Tensor]:
+        """The mean loss and its gradient, by autograd."""
         self.theta.copy_(vector)
-        total, gradient = 0.0, None
-        for rows, targets in zip(self.x.split(CHUNK), self.y.split(CHUNK), strict=True):
-            loss = self.losses(self.model(rows), targets).sum() / self.size
-            found = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, parameters)])
-            gradient = found if gradient is None else gradient.add_(found)
+        self.model.eval()
+        parameters = [parameter for _, parameter in trainable(self.model)]
+        total, gradient = 0.0, torch.zeros_like(self.theta)
+        for x, y in self._chunks():
+            loss = self.losses(self.model(x), y).sum() / self.size
+            gradient += torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, parameters)])
             total += float(loss.detach())
-        return total, torch.zeros_like(self.theta) if gradient is None else gradient
+        return total, gradient
 
     def fit(self, start: torch.Tensor, *, centre: torch.Tensor, strength: float) -> torch.Tensor:
-        """The minimiser of mean loss + strength/2 |w - centre|^2, from `start`; the best that was seen where a fit does not end."""
+        """The minimiser of mean loss + strength/2 |w - centre|^2, from `start`; the best that was seen where the work ends."""
         if math.isinf(strength):
             return centre.clone()
-        layer = self.layer
-        if layer is None:
-            return self._descended(start, centre=centre, strength=strength)
-        middle, first = centre.double().numpy(), start.double().numpy()
+        middle, first = centre.double().cpu().numpy(), start.double().cpu().numpy()
+        best, used = (math.inf, first), 0
 
         def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = layer.slope(w)
-            away = w - middle
-            return value + strength / 2 * float(away @ away), gradient + strength * away
+            nonlocal best, used
+            if self.layer is not None:
+                value, gradient = self.layer.slope(w)
+            elif used < self.gradients:
+                value, found = self.slope(torch.from_numpy(w).to(centre))
+                gradient = found.double().cpu().numpy()
+            else:
+                raise _Enough
+            away, used = w - middle, used + 1
+            value += strength / 2 * float(away @ away)
+            best = (value, w.copy()) if value < best[0] else best
+            return value, gradient + strength * away
 
         limits = {"maxiter": MOST_STEPS, "ftol": FLAT, "gtol": LEVEL}
-        found = minimize(objective, first, jac=True, method="L-BFGS-B", options=limits)
-        return torch.from_numpy(found.x if np.isfinite(found.x).all() else first).to(centre)
-
-    def _descended(self, start: torch.Tensor, *, centre: torch.Tensor, strength: float) -> torch.Tensor:
-        parameters = self._ready()
-
-        def objective(w: torch.Tensor) -> tuple[float, torch.Tensor]:
-            value, gradient = self._slope(w, parameters)
-            away = w - centre
-            return value + strength / 2 * float(away @ away), gradient.add_(away, alpha=strength)
-
-        return descend(objective, start, most=self.gradients(), flat=FLAT, level=LEVEL)
+        try:
+            found = minimize(objective, first, jac=True, method="L-BFGS-B", options=limits).x
+        except _Enough:
+            found = best[1]
+        return torch.from_numpy(found if np.isfinite(found).all() else first).to(centre)
 
     def folds(self, most: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows to train on and rows to judge by, at most so many times: every row is judged once. None of a single row."""
@@ -339,16 +260,14 @@ class Home:
         parts = [order[k::count] for k in range(count)] if count > 1 else []
         return [(np.concatenate([p for p in parts if p is not part]), part) for part in parts]
 
-    def _sum(self, vector: torch.Tensor) -> float:
-        self.theta.copy_(vector)
-        self.model.eval()
-        chunks = zip(self.x.split(CHUNK), self.y.split(CHUNK), strict=True)
-        return sum(float(self.losses(self.model(rows), targets).sum()) for rows, targets in chunks)
+    def _chunks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return zip(self.x.split(CHUNK), self.y.split(CHUNK), strict=True)
 
 
 # The last layer of a network by itself: what the body makes of the rows, computed once, is a small convex problem.
 
 CLOSE = 1e-4
+NO_HEAD = 'personal.kind = "head" needs a model that ends in a linear layer that trains: choose "mean-regularised".'
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,23 +305,19 @@ def known_last(home: Home, centre: torch.Tensor) -> Last | None:
     """The same where its problem has a closed form, and its answers are the model's; None where not."""
     try:
         last = last_of(home, centre)
+        refuse_headless(home.model, home.x[:2])
     except BadInput:
         return None
-    with torch.no_grad():
-        given, told = home.model(home.x[:2]).cpu(), last.home.model(last.home.x[:2])
-    return last if last.home.layer is not None and _same(given, told) else None
+    return last if last.home.layer is not None else None
 
 
-def refuse(model: nn.Module, x: torch.Tensor) -> None:
-    """Raises BadInput where the model's answer to two rows is not what its last linear layer gives."""
+def refuse_headless(model: nn.Module, x: torch.Tensor) -> None:
+    """Raises BadInput where the model's answer to some rows is not what its last linear layer gives."""
     _, layer = last_layer(model)
     with torch.no_grad():
         told, given = layer(entering(model.eval(), layer, x)), model(x)
-    if not _same(given, told):
-        raise BadInput(
-            'personal.kind = "head" needs a model that ends in a linear layer, and this one does more after it: choose'
-            ' "finetune" or "mean-regularised".'
-        )
+    if given.shape != told.shape or not torch.allclose(told, given, rtol=CLOSE, atol=CLOSE):
+        raise BadInput(NO_HEAD)
 
 
 def last_layer(model: nn.Module) -> tuple[str, nn.Linear]:
@@ -414,12 +329,12 @@ def last_layer(model: nn.Module) -> tuple[str, nn.Linear]:
         if isinstance(layer, nn.Linear) and {_key(name, key) for key, _ in layer.named_parameters()} <= training
     ]
     if not found:
-        raise BadInput('personal.kind = "head" needs a model with a linear layer that trains: choose "finetune".')
+        raise BadInput(NO_HEAD)
     return found[-1]
 
 
 def entering(model: nn.Module, layer: nn.Module, rows: torch.Tensor) -> torch.Tensor:
-    """What comes to a layer when the model reads rows."""
+    """What comes to a layer when the model reads rows. Raises BadInput for a layer that is not used once."""
     seen: list[torch.Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, came: seen.append(came[0].detach()))
     try:
@@ -428,7 +343,7 @@ def entering(model: nn.Module, layer: nn.Module, rows: torch.Tensor) -> torch.Te
     finally:
         hook.remove()
     if len(seen) != 1:
-        raise BadInput('personal.kind = "head" needs a last layer that is used once: choose "finetune".')
+        raise BadInput(NO_HEAD)
     return seen[0]
 
 
@@ -439,10 +354,6 @@ def then_whole(home: Home, last: Last, found: Adapted) -> Adapted:
         return Adapted(last.centre.clone(), found.chosen, found.score)
     start = last.within(found.vector)
     return Adapted(home.fit(start, centre=last.centre, strength=strength), found.chosen, found.score)
-
-
-def _same(given: torch.Tensor, told: torch.Tensor) -> bool:
-    return given.shape == told.shape and torch.allclose(told, given, rtol=CLOSE, atol=CLOSE)
 
 
 def _key(layer: str, key: str) -> str:

@@ -1,10 +1,10 @@
-"""One client at home, simulated or a site: what it makes of a common model, and what its kept rows say of its three models."""
+"""What a client, simulated or a site, makes of a common model at home, and what its kept rows say of its three models; and the same
+of every client of a simulation: for its researcher, from raw rows, covered by no epsilon."""
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from dataclasses import replace as dataclasses_replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import nn
 
 from tacit import store
-from tacit.engine.assemble import TrainingTask
+from tacit.engine.assemble import Parts, TrainingTask
 from tacit.engine.evaluate import answers_to
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
@@ -23,9 +23,9 @@ from tacit.experiment.training import TrainSection
 from tacit.parts import metrics
 from tacit.parts.metrics import RESAMPLES, Answers, middle
 from tacit.parts.tasks import chosen
-from tacit.personal import home as last
-from tacit.personal import mean_regularised, shrinkage
-from tacit.personal.home import FEW, Adapted, Home
+from tacit.personal import ways
+from tacit.personal.home import FEW, Adapted, Home, refuse_headless
+from tacit.personal.ways import Adapt
 from tacit.training.flat import named, training
 from tacit.training.per_example import candidates
 
@@ -43,7 +43,7 @@ class Personal:
     """A model made of one client's rows without noise, and how it was chosen.
     Guarantee: it is no tensor and has none to hand out. A message that holds it cannot be packed, and it is not pickled. A judge
     says a number or answers, or is refused, and what it was lent is no number any more when it has spoken; the one file that it
-    is kept in is its owner's. (Code at home that copies what it is lent can do what it likes: no type stops that.)
+    is kept in is its owner's. Code at home that copies what it is lent is stopped by no type.
 
     >>> own = Personal("north", torch.ones(2), {"strength": 0.1})
     >>> own, own.judged(lambda vector: float(vector.sum()))
@@ -77,23 +77,9 @@ class Personal:
     def __reduce__(self) -> NoReturn:
         raise Refused(STAYS)
 
-    def cpu(self) -> NoReturn:
-        """What packing a message asks of its tensors. Raises Refused."""
-        raise Refused(STAYS)
-
-    def to(self, *_: Any) -> NoReturn:
-        """What moving a message asks of its tensors. Raises Refused."""
-        raise Refused(STAYS)
-
-    @property
-    def device(self) -> NoReturn:
-        """What moving a message asks first. Raises Refused."""
-        raise Refused(STAYS)
-
-    @property
-    def dtype(self) -> NoReturn:
-        """What the size of a message is made of. Raises Refused."""
-        raise Refused(STAYS)
+    def __getattr__(self, name: str) -> NoReturn:
+        """What packing, moving and measuring a message ask of its tensors. Raises Refused."""
+        raise Refused(STAYS) if name in ("cpu", "to", "device", "dtype") else AttributeError(name)
 
 
 # Several models on the same rows of the same clients: each one's mean, and their differences, row by row of a draw.
@@ -176,8 +162,6 @@ PLAIN, NOISED = 20, 8  # of training's rows, adapting reads one in so many: a pl
 MODELS = ("alone", "common", "own")
 ONE_CLASS = "all rows that it trains on are of one class, so that at home there is little to learn from them"
 
-Adapt = Callable[[Home, torch.Tensor], Adapted]
-
 
 @dataclass(frozen=True, eq=False)
 class Made:
@@ -209,7 +193,7 @@ def refuse_unfit(experiment: Experiment, kind: str | None, model: nn.Module, x: 
     """Refuses an own model that this model or loss cannot have, before anybody pays. Raises BadInput."""
     if kind == "head":
         shaped = torch.zeros(2, *x.shape[1:], dtype=x.dtype, device=next(model.parameters()).device)
-        last.refuse(model, next(candidates(model, shaped, 2)))  # a refusal tells of no row
+        refuse_headless(model, next(candidates(model, shaped, 2)))  # a refusal tells of no row
         training(model)
     task = experiment.task
     if kind == "shrinkage" and (
@@ -234,7 +218,10 @@ def make(
 ) -> Made:
     """The client's models, of its training rows. It stays alone where these speak for that, and a way can compare.
     `own` is its own model where it has one from training: that is left as it is, so that nothing without noise is in it."""
-    home = _home(parts, x, y, seed=seed)
+    experiment, device = parts.experiment, parts.theta.device
+    work = trained_on(experiment.train, len(y)) // (NOISED if experiment.privacy.noises_records else PLAIN)
+    model = (parts.model, parts.theta, parts.losses)
+    home = Home(*model, x.to(device), y.to(device), seed=seed, task=experiment.task.kind, work=work)
     began = time.process_time()
     alone, adapted, spent = _both(home, parts.params, common, by=by, own=own)
     seconds = time.process_time() - began - spent
@@ -243,20 +230,6 @@ def make(
     training(parts.model)
     first, second = (Personal(name, one.vector, one.chosen) for one in (alone, adapted))
     return Made(first, second, adapted.chosen, stays, seconds, spent)
-
-
-def _home(parts: TrainingTask, x: torch.Tensor, y: torch.Tensor, *, seed: int) -> Home:
-    experiment, device = parts.experiment, parts.theta.device
-    spared = NOISED if experiment.privacy.noises_records else PLAIN
-    rows = {"x": x.to(device), "y": y.to(device), "seed": seed, "learning_rate": experiment.train.learning_rate}
-    return Home(
-        parts.model,
-        parts.theta,
-        parts.losses,
-        **rows,
-        task=experiment.task.kind,
-        work=trained_on(experiment.train, len(y)) // spared,
-    )
 
 
 def trained_on(train: TrainSection, rows: int) -> int:
@@ -269,14 +242,30 @@ def trained_on(train: TrainSection, rows: int) -> int:
 def _both(
     home: Home, before: torch.Tensor, common: torch.Tensor, *, by: PersonalSection, own: torch.Tensor | None
 ) -> tuple[Adapted, Adapted, float]:
+    """What is made of the model before round 1 and of the common one, and the CPU seconds of the first where it is a control."""
     if home.layer is not None and own is None and by.strength is None and by.kind in ("mean-regularised", "shrinkage"):
-        at_once = mean_regularised.adapt_both if by.kind == "mean-regularised" else shrinkage.adapt_both
-        return *at_once(home, before, common), 0.0
-    adapt, by_itself = ways(by)
+        alone, adapted = (
+            ways.adapt_both(home, before, common)
+            if by.kind == "mean-regularised"
+            else ways.shrink(home, [before, common])
+        )
+        return alone, adapted, 0.0
+
+    def shrunk(home: Home, centre: torch.Tensor) -> Adapted:
+        return ways.shrink(home, [centre])[0]
+
+    known: dict[str | None, Adapt] = {"alone": ways.adapt_alone, "shrinkage": shrunk, "head": ways.adapt_head}
     began = time.process_time()
-    alone = by_itself(dataclasses_replace(home, work=SPARED * home.work), before)
+    by_itself = (
+        shrunk if by.kind == "shrinkage" else ways.adapt
+    )  # where no body is trained yet, a head alone is too little
+    alone = by_itself(replace(home, work=SPARED * home.work), before)
     spent = time.process_time() - began
-    return alone, Adapted(own, {"strength": by.strength}) if own is not None else adapt(home, common), spent
+    if own is not None:
+        return alone, Adapted(own, {"strength": by.strength}), spent
+    if by.kind in known:
+        return alone, known[by.kind](home, common), spent
+    return alone, ways.adapt(home, common, strength=by.strength), spent
 
 
 def tell(
@@ -315,23 +304,6 @@ def measured_by(parts: TrainingTask) -> list[str]:
     return [first, *(name for name in ("log-loss",) if name in parts.task.metrics and name != first)]
 
 
-def ways(personal: PersonalSection) -> tuple[Adapt, Adapt]:
-    """How an own model is made of the common one, and, for `alone`, of the model before round 1, where no body is trained yet."""
-
-    def held_to(home: Home, centre: torch.Tensor) -> Adapted:
-        return mean_regularised.adapt(home, centre, strength=personal.strength)
-
-    known: dict[str, Adapt] = {
-        "alone": mean_regularised.adapt_alone,
-        "finetune": mean_regularised.adapt_finetune,
-        "mean-regularised": held_to,
-        "shrinkage": shrinkage.adapt,
-        "head": mean_regularised.adapt_head,
-    }
-    kind = personal.kind or "finetune"
-    return known[kind], known[kind] if kind in ("finetune", "shrinkage") else mean_regularised.adapt
-
-
 def one_class(parts: TrainingTask, y: torch.Tensor) -> bool:
     """Whether rows of a task that tells classes apart have one alone."""
     return parts.experiment.task.kind in ("classification", "binary") and len(y.unique()) < 2
@@ -349,3 +321,67 @@ def lines(metric: dict[str, Any], key: str, *, kind: str) -> tuple[str, str]:
 def _gap(one: dict[str, Any]) -> str:
     ends = one["interval"]
     return f"{one['value']:+.4f}" + (f" ({ends[0]:+.4f} to {ends[1]:+.4f})" if ends else "")
+
+
+# Every client of a simulation. All adapt, whether they were drawn in a round or not: what stays at home tells nobody who took part.
+
+NOT_COVERED = "From raw data: not covered by epsilon. On rows that each client kept for this and trained on never."
+DRAWN = "every client adapts, whether it was drawn or not"  # else who adapted would tell who took part
+MOST_NAMED = 8
+SEEDS = 1_000_003  # a client's own draws are its own for every run.seed
+
+
+def measured(
+    parts: Parts, params: torch.Tensor, *, kept: torch.Tensor | None = None
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What there is to say of own models, whole (personal.json) and in short (the summary); None where none are asked for.
+    `kept` are the own models that clients have from training, a row each, where they keep some."""
+    judges, personal = parts.population.held, parts.experiment.personal
+    if personal.kind is None or judges is None:
+        return None
+    names, found, facts = measured_by(parts), list[dict[str, Judged]](), list[dict[str, Any]]()
+    seconds = np.zeros(2)
+    for index in range(len(parts.population)):
+        client, seed = parts.population[index], parts.experiment.run.seed * SEEDS + index
+        own = None if kept is None else kept[index]
+        made = make(parts, params, client.x, client.y, by=personal, name=client.id, seed=seed, own=own)
+        seconds += made.seconds, made.control
+        judge = judges[index]
+        found.append(tell(parts, made, params, judge.x, judge.y, names=names, seed=index).by)
+        fact = {"client": client.id, "trained_on": client.size, "rows": judge.size, "chosen": made.chosen}
+        facts.append(fact | {"from": made.beginning})
+    headline, during = metrics.key(names[0]), personal.during
+    short: dict[str, Any] = {"note": NOT_COVERED, "kind": personal.kind, "metric": headline}
+    short |= {"metrics": {metrics.key(name): together([told[name] for told in found]) for name in names}}
+    short |= {
+        "untold": [fact["client"] for fact, told in zip(facts, found, strict=True) if told[names[0]].values is None],
+        "stay_alone": sum(fact["from"] == "alone" for fact in facts),
+        "adapt_seconds": float(seconds[0]),
+        "alone_seconds": float(seconds[1]),
+    }
+    short |= {"when": "during", "promised": parts.plan.priced} if during else {}
+    short |= {"adapts": DRAWN} if parts.plan.sampler.charges_all and parts.experiment.train.clients_per_round else {}
+    limits = [None if np.isinf(limit) else limit for limit in parts.population.epsilons.tolist()]
+    clients = [
+        fact | {"epsilon": limit, "metrics": {metrics.key(name): told[name].told() for name in names}}
+        for fact, limit, told in zip(facts, limits, found, strict=True)
+    ]
+    return short | {"clients": clients}, short
+
+
+def in_words(told: dict[str, Any]) -> list[tuple[str, str]]:
+    """What own models gave, for the terminal: a line for each metric, with the differences, and one for who could not tell."""
+    stay = f"; {told['stay_alone']} stay alone" if told["stay_alone"] else ""
+    stay += f"; {told['adapts']}" if "adapts" in told else ""
+    if "when" not in told:
+        how = f"made at home in {told['adapt_seconds']:.1f} s of CPU time{stay}; they have no epsilon: do not publish them"
+    elif told["promised"]:
+        how = f"trained in the rounds, each of what its client released: with the run's epsilon{stay}; alone has none"
+    else:
+        how = "trained in the rounds, of updates of which nothing is promised"
+        how += f"{stay}; they have no epsilon: do not publish them"
+    found = [lines(metric, key, kind=told["kind"]) for key, metric in told["metrics"].items()] + [("own models", how)]
+    if told["untold"]:
+        some = ", ".join(told["untold"][:MOST_NAMED]) + (", ..." if len(told["untold"]) > MOST_NAMED else "")
+        found.append(("not told at home", f"{len(told['untold'])} clients (no own rows, or of one class): {some}"))
+    return found

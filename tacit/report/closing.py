@@ -170,9 +170,9 @@ def facts(summary: dict[str, Any]) -> dict[str, str]:
         reached = f"{summary['attack']['backdoor_accuracy']:.4f} ({summary['attack']['badge']})"
         rows[f"backdoor accuracy, {summary['attack']['kind']}"] = reached
     if "personal" in summary:
-        from tacit.personal import everybody  # code that a site's own process never loads
+        from tacit.personal import one  # code that a site's own process never loads
 
-        rows |= dict(everybody.in_words(summary["personal"]))
+        rows |= dict(one.in_words(summary["personal"]))
     if summary.get("rule"):
         rows["rule"] = summary["rule"]
     if summary["guarantee"]:

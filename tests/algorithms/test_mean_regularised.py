@@ -17,7 +17,7 @@ from tacit.deploy.site.layout import wanted
 from tacit.engine.assemble import build
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput
-from tacit.personal.everybody import in_words
+from tacit.personal.one import in_words
 from tacit.random import seeded
 from tacit.report.page import collect
 from tacit.training.clipping import workspace

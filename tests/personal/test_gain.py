@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.errors import BadInput
-from tacit.personal.everybody import Errors, Sites, expected
 from tacit.report import gain
-from tacit.report.gain import tau_of
+from tacit.report.gain import Errors, Sites, expected, tau_of
 
 SMALL = {
     "data": {"clients": 4, "partition": "dirichlet", "alpha": 1.0},

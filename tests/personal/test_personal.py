@@ -27,11 +27,10 @@ from tacit.errors import BadData, BadInput, Refused
 from tacit.parts.losses import binary_cross_entropy, cross_entropy, squared
 from tacit.parts.metrics import Answers
 from tacit.personal import home as last
-from tacit.personal import mean_regularised, shrinkage
-from tacit.personal.everybody import in_words
+from tacit.personal import ways
 from tacit.personal.home import Home
-from tacit.personal.mean_regularised import Ridges
-from tacit.personal.one import Personal, judged, together, trained_on
+from tacit.personal.one import Personal, in_words, judged, together, trained_on
+from tacit.personal.ways import Ridges
 from tacit.report.page import collect
 from tacit.simulation import with_passed
 from tacit.training.flat import flatten
@@ -60,8 +59,15 @@ def home(*, rows=200, features=5, seed=0, truth=None, task="regression", model=N
     y = x @ truth + torch.randn(rows, generator=rng)
     model = nn.Linear(features, 1) if model is None else model
     y = (y > 0).long() if task == "classification" else y
-    return Home(model, flatten(model), losses, x, y, seed=seed, task=task, learning_rate=0.05)
+    return Home(model, flatten(model), losses, x, y, seed=seed, task=task)
 
+
+def shrunk(site, centre):
+    """What `shrinkage` makes of one beginning."""
+    return ways.shrink(site, [centre])[0]
+
+
+EACH = pytest.mark.parametrize("adapt", [ways.adapt, shrunk])
 
 # the rows that a client keeps
 
@@ -107,13 +113,13 @@ def test_a_ledger_of_rows_passed_from_python_is_of_one_share_too():
         ({"data": {"own_share": 0.0}}, r"Expected data.own_share to be a number above 0 and at most 0.9, got 0.0"),
         ({"data": {"own_share": 0.95}}, r"Expected data.own_share to be a number above 0 and at most 0.9, got 0.95"),
         ({"data": {"own_share": 0.2, "held_out": 0.2}}, r"a client is divided once: set one of them"),
-        ({"personal": {"kind": "finetune"}}, r"set data.own_share, such as 0.2, or leave out \[personal\]"),
+        ({"personal": {"kind": "shrinkage"}}, r"set data.own_share, such as 0.2, or leave out \[personal\]"),
         (
             {"data": {"own_share": 0.2}, "personal": {"kind": "mean-regularised", "strength": -1.0}},
             r"personal.strength to be a number of at least 0",
         ),
         (
-            {"data": {"own_share": 0.2}, "personal": {"kind": "finetune", "strength": 1.0}},
+            {"data": {"own_share": 0.2}, "personal": {"kind": "shrinkage", "strength": 1.0}},
             r'"mean-regularised": leave it out',
         ),
         ({"data": {"own_share": 0.2}, "personal": {"kind": "ridge"}}, r"personal.kind"),
@@ -224,7 +230,7 @@ def test_everybody_adapts_under_central_dp_whoever_was_drawn(tmp_path):
     central = {"kind": "central", "epsilon": 8.0, "clip": 1.0}
     drawn = {"rounds": 2, "local_steps": 2, "clients_per_round": 2, "sampling_rate": None}
     experiment = tacit.Experiment(
-        data=KEPT, train=drawn, privacy=central, personal={"kind": "finetune"}, run={"workers": 1}
+        data=KEPT, train=drawn, privacy=central, personal={"kind": "shrinkage"}, run={"workers": 1}
     )
     history = tacit.run(experiment, out=tmp_path / "run", page=False)
     assert len(json.loads((tmp_path / "run" / "personal.json").read_text())["clients"]) == 5
@@ -249,7 +255,7 @@ def test_a_network_adapts_by_every_way_and_its_head_is_no_worse_than_staying_at_
     steps = {"rounds": 10, "local_steps": 10, "batch_size": 42, "sampling_rate": None, "learning_rate": 0.5}
     many = KEPT | {"examples_per_client": 200}
     network = {"data": many, "model": {"name": "mlp"}, "privacy": {"kind": "none"}, "train": steps}
-    for kind in ("head", "mean-regularised", "shrinkage", "finetune"):
+    for kind in ("head", "mean-regularised", "shrinkage"):
         told = tacit.run(asked(kind, **network), out=tmp_path / kind, page=False).summary["personal"]["metrics"]
         values = {name: told["accuracy"][name]["value"] for name in ("alone", "common", "own")}
         assert told["accuracy"]["clients"] == 5
@@ -261,17 +267,17 @@ def test_work_follows_from_the_steps_of_the_run_and_from_no_clock():
     assert trained_on(train, 100) == 2 * 2 * few  # 30 rows a step cost as much as few
     assert trained_on(train, 1000) == 2 * 2 * 300
     site = home(rows=128)
-    assert [replace(site, work=work).gradients() for work in (0, 64 * 20, 128 * 50)] == [6, 10, 50]
+    assert [replace(site, work=work).gradients for work in (0, 64 * 20, 128 * 50)] == [6, 10, 50]
 
 
 def test_a_network_asks_for_no_more_gradients_than_its_work_is_enough_for(monkeypatch):
     network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
     site = home(rows=100, task="classification", model=network, losses=cross_entropy)
-    asked_for, plain, centre = [], Home._slope, site.theta.clone()
-    monkeypatch.setattr(Home, "_slope", lambda *given: asked_for.append(1) or plain(*given))
+    asked_for, plain, centre = [], Home.slope, site.theta.clone()
+    monkeypatch.setattr(Home, "slope", lambda *given: asked_for.append(1) or plain(*given))
     for gradients in (6, 15):
         asked_for.clear()
-        mean_regularised.adapt(replace(site, work=gradients * 100), centre)
+        ways.adapt(replace(site, work=gradients * 100), centre)
         assert len(asked_for) == gradients
 
 
@@ -310,7 +316,7 @@ def test_no_message_packs_an_own_model_and_nothing_pickles_it():
     with pytest.raises(Refused, match="neither sent nor published"):
         copy.deepcopy(own)
     public = [name for name in dir(own) if not name.startswith("_")]
-    assert public == ["chosen", "client", "cpu", "device", "dtype", "judged", "keep", "to"]
+    assert public == ["chosen", "client", "judged", "keep"]
     with pytest.raises(TypeError):
         json.dumps(own)
 
@@ -343,7 +349,7 @@ def test_an_own_model_is_kept_in_a_file_for_its_owner_alone(tmp_path):
 def test_a_ridge_is_the_minimiser_that_algebra_gives():
     site, strength = home(rows=80), 0.3
     centre = torch.full((6,), 0.5)
-    found = mean_regularised.adapt(site, centre, strength=strength).vector
+    found = ways.adapt(site, centre, strength=strength).vector
     x = torch.cat([site.x, torch.ones(80, 1)], dim=1).double()
     left = 2 / 80 * x.T @ x + strength * torch.eye(6).double()
     right = 2 / 80 * x.T @ site.y.double() + strength * centre.double()
@@ -374,10 +380,13 @@ def test_a_linear_layers_closed_form_is_what_autograd_gives(losses, outputs, tar
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_the_products_of_a_linear_layers_gradients_are_those_of_autograd(task, monkeypatch):
     losses, outputs = (cross_entropy, 2) if task == "classification" else (squared, 1)
-    site = home(rows=30, task=task, losses=losses, model=nn.Linear(5, outputs))
-    fast = shrinkage.Fisher(site).products(torch.linspace(-1, 1, 6 * outputs))
-    monkeypatch.setattr(shrinkage, "layer_of", lambda *_: None)
-    assert np.allclose(fast, shrinkage.Fisher(site).products(torch.linspace(-1, 1, 6 * outputs)), atol=1e-5)
+    site, w, drawn = home(rows=30, task=task, losses=losses, model=nn.Linear(5, outputs)), None, []
+    plain = ways._drawn
+    monkeypatch.setattr(ways, "_drawn", lambda *given: drawn.append(plain(*given)) or drawn[0])
+    w, fisher = torch.linspace(-1, 1, 6 * outputs), ways.Fisher(site, site.layer)
+    fast, x = fisher.products(w), torch.from_numpy(fisher.rows[:, :5]).float()
+    slow = [replace(site, x=x[[k]], y=drawn[0][[k]]).slope(w)[1] for k in range(len(x))]
+    assert np.allclose(fast, (torch.stack(slow) @ torch.stack(slow).T).numpy() / len(x), atol=1e-5)
 
 
 def test_what_is_more_than_a_plain_linear_layer_has_no_closed_form():
@@ -428,7 +437,7 @@ def test_columns_beyond_a_square_that_is_too_large_are_taken_as_they_are(monkeyp
     shares, centre = np.full((1, 90), 1 / 90), np.zeros((1, 6))
     found = []
     for most in (1000, 3):
-        monkeypatch.setattr("tacit.personal.mean_regularised.MOST_SIDE", most)
+        monkeypatch.setattr("tacit.personal.ways.MOST_SIDE", most)
         path = Ridges(site.layer, centre, shares)
         path.move(0.01)
         found.append(path.vectors([0]))
@@ -446,10 +455,10 @@ def test_rows_without_a_difference_leave_the_centre_where_it_is():
 def test_the_share_of_a_model_is_what_rows_left_out_say_of_it():
     site = home(rows=40)
     right, wrong = site.y.double().numpy()[None] + 0.1, site.y.double().numpy()[None] + 5
-    assert mean_regularised.share_of(site.layer, wrong, right, task="regression") > 0.95
-    assert mean_regularised.share_of(site.layer, right, wrong, task="regression") < 0.05
-    assert mean_regularised.share_of(site.layer, wrong, wrong, task="regression") == pytest.approx(0.5)
-    assert mean_regularised.share_of(site.layer, right - 1, right + 1, task="binary") == pytest.approx(0.45, abs=0.02)
+    assert ways.share_of(site.layer, wrong, right, task="regression") > 0.95
+    assert ways.share_of(site.layer, right, wrong, task="regression") < 0.05
+    assert ways.share_of(site.layer, wrong, wrong, task="regression") == pytest.approx(0.5)
+    assert ways.share_of(site.layer, right - 1, right + 1, task="binary") == pytest.approx(0.45, abs=0.02)
 
 
 def test_an_own_linear_model_is_a_mean_of_both_beginnings_and_worse_than_neither():
@@ -457,17 +466,17 @@ def test_an_own_linear_model_is_a_mean_of_both_beginnings_and_worse_than_neither
     near, far, zero = torch.tensor([*truth.tolist(), 0.0]), torch.full((6,), -20.0), torch.zeros(6)
     site, judge = home(rows=30, truth=truth), home(rows=4000, truth=truth, seed=9)
     for before, common in ((zero, near), (zero, far)):
-        alone, own = mean_regularised.adapt_both(site, before, common)
-        assert torch.equal(alone.vector, mean_regularised.adapt_each(site, [before, common])[0].vector)
+        alone, own = ways.adapt_both(site, before, common)
+        assert torch.equal(alone.vector, ways.adapt_each(site, [before, common])[0].vector)
         share = own.chosen["share"]
-        other = mean_regularised.adapt_each(site, [before, common])[1].vector
+        other = ways.adapt_each(site, [before, common])[1].vector
         assert torch.allclose(own.vector, share * other + (1 - share) * alone.vector, atol=1e-5)
         assert judge.loss(own.vector) < min(judge.loss(alone.vector), judge.loss(other)) + 0.1
 
 
 def test_rows_left_out_are_given_what_the_folds_without_them_say():
     site, before = home(rows=30), torch.zeros(6)
-    found = mean_regularised._along(site, site.layer, [before, before + 0.5])
+    found = ways._along(site, site.layer, [before, before + 0.5])
     for one, centre in zip(found, (before, before + 0.5), strict=True):
         for kept, left_out in site.folds(5):
             fold = site.rows(kept).fit(centre, centre=centre, strength=one.strength)
@@ -477,57 +486,46 @@ def test_rows_left_out_are_given_what_the_folds_without_them_say():
         assert one.score == pytest.approx(site.layer.loss(one.outputs, site.layer.targets)[0].mean(), rel=1e-4)
 
 
-@pytest.mark.parametrize("way", [mean_regularised, shrinkage], ids=lambda way: way.__name__)
-def test_two_beginnings_at_once_give_what_each_gives_by_itself(way):
+def test_two_beginnings_at_once_give_what_each_gives_by_itself():
     site, centres = home(rows=50, seed=4), [torch.zeros(6), torch.full((6,), 0.7)]
-    both = way.adapt_each(site, centres)
-    for centre, one in zip(centres, both, strict=True):
-        alone = way.adapt(site, centre)
-        assert torch.allclose(one.vector, alone.vector, atol=2e-3)
-        assert one.score == pytest.approx(alone.score, rel=1e-3)
-        assert one.chosen.keys() == alone.chosen.keys()
+    for way in (ways.adapt_each, ways.shrink):
+        for centre, one in zip(centres, way(site, centres), strict=True):
+            (alone,) = way(site, [centre])
+            assert torch.allclose(one.vector, alone.vector, atol=2e-3)
+            assert one.score == pytest.approx(alone.score, rel=1e-3)
+            assert one.chosen.keys() == alone.chosen.keys()
 
 
 def test_what_has_no_closed_form_is_adapted_fit_by_fit(monkeypatch):
-    ways = (mean_regularised.adapt, shrinkage.adapt, mean_regularised.adapt_finetune)
-    fast = [adapt(home(rows=50), torch.zeros(6)) for adapt in ways]
-    for module in (last, shrinkage):
-        monkeypatch.setattr(module, "layer_of", lambda *_: None)
-    slow = [adapt(home(rows=50), torch.zeros(6)) for adapt in ways]
-    for one, other in zip(fast, slow, strict=True):
-        assert (
-            pytest.approx(one.chosen["strength" if "strength" in one.chosen else "epochs"], rel=1e-3)
-            == other.chosen["strength" if "strength" in other.chosen else "epochs"]
-        )
-        assert torch.allclose(one.vector, other.vector, atol=0.02)
+    fast = ways.adapt(home(rows=50), torch.zeros(6))
+    monkeypatch.setattr(last, "layer_of", lambda *_: None)
+    slow, shrunken = ways.adapt(home(rows=50), torch.zeros(6)), shrunk(home(rows=50), torch.zeros(6))
+    assert slow.chosen["strength"] == fast.chosen["strength"] == shrunken.chosen["strength"]
+    assert torch.allclose(fast.vector, slow.vector, atol=0.02)
+    assert torch.equal(slow.vector, shrunken.vector)
+    assert shrunken.chosen["variance"] > 0
 
 
 def test_without_a_pull_it_is_the_own_optimum_and_with_a_boundless_one_the_common_model():
     site, centre = home(), torch.zeros(6)
-    free = mean_regularised.adapt(site, centre, strength=0.0).vector
+    free = ways.adapt(site, centre, strength=0.0).vector
     assert float(site.slope(free)[1].norm()) < 0.01
     assert torch.equal(site.fit(centre, centre=centre, strength=math.inf), centre)
 
 
-@pytest.mark.parametrize(
-    "adapt", [mean_regularised.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
-)
+@EACH
 def test_a_client_of_one_row_keeps_something_finite(adapt):
     site = home(rows=1)
     found = adapt(site, torch.zeros(6)).vector
     assert torch.isfinite(found).all()
 
 
-@pytest.mark.parametrize(
-    "adapt", [mean_regularised.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
-)
+@EACH
 def test_adapting_twice_gives_the_same_bits(adapt):
     assert torch.equal(adapt(home(), torch.zeros(6)).vector, adapt(home(), torch.zeros(6)).vector)
 
 
-@pytest.mark.parametrize(
-    "adapt", [mean_regularised.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
-)
+@EACH
 def test_few_rows_lean_on_a_good_common_model_and_many_rows_on_themselves(adapt):
     truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
     for rows, centre in ((12, torch.tensor([*truth.tolist(), 0.0])), (2000, torch.zeros(6))):
@@ -537,9 +535,7 @@ def test_few_rows_lean_on_a_good_common_model_and_many_rows_on_themselves(adapt)
         assert judge.loss(found) < min(judge.loss(alone), judge.loss(torch.zeros(6))) + 0.02
 
 
-@pytest.mark.parametrize(
-    "adapt", [mean_regularised.adapt_finetune, mean_regularised.adapt, shrinkage.adapt], ids=lambda way: way.__module__
-)
+@EACH
 def test_own_rows_speak_for_the_better_of_two_beginnings(adapt):
     truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 2.0])
     near, far = torch.tensor([*truth.tolist(), 0.0]), torch.full((6,), -20.0)
@@ -554,7 +550,7 @@ def test_shrinkage_is_near_the_best_strength_there_is_without_tuning():
         truth = deviation * torch.randn(features, generator=rng)
         own, judge = (home(rows=rows, features=features, seed=100 + site + rows, truth=truth) for rows in (60, 3000))
         centre = torch.zeros(features + 1)
-        derived.append(judge.loss(shrinkage.adapt(own, centre).vector))
+        derived.append(judge.loss(shrunk(own, centre).vector))
         for strength in (1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01):
             losses.setdefault(strength, []).append(judge.loss(own.fit(centre, centre=centre, strength=strength)))
     assert np.mean(derived) <= 1.02 * min(np.mean(each) for each in losses.values())
@@ -564,7 +560,7 @@ def test_shrinkage_finds_the_curvature_of_the_loss():
     site = home(rows=250, features=3)
     x = torch.cat([site.x, torch.ones(250, 1)], dim=1).double()
     true = np.linalg.eigvalsh((2 / 250 * x.T @ x).numpy())
-    found = np.linalg.eigvalsh(shrinkage.Fisher(site).products(torch.zeros(4)))[-4:]
+    found = np.linalg.eigvalsh(ways.Fisher(site, site.layer).products(torch.zeros(4)))[-4:]
     assert np.allclose(found, true, rtol=1e-3)
 
 
@@ -573,16 +569,16 @@ def test_an_own_head_leaves_the_body_as_it_was():
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
     site = home(task="classification", model=model, losses=cross_entropy)
     centre = site.theta.clone()
-    last.refuse(model, site.x[:2])
-    found = mean_regularised.adapt_head(site, centre).vector
+    last.refuse_headless(model, site.x[:2])
+    found = ways.adapt_head(site, centre).vector
     body = 5 * 8 + 8
     assert torch.equal(found[:body], centre[:body])
     assert site.loss(found) < site.loss(centre)
 
 
 def test_a_model_that_goes_on_after_its_last_layer_has_no_head_of_its_own():
-    with pytest.raises(BadInput, match="ends in a linear layer, and this one does more after it"):
-        last.refuse(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), torch.randn(2, 3))
+    with pytest.raises(BadInput, match="ends in a linear layer that trains"):
+        last.refuse_headless(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), torch.randn(2, 3))
 
 
 def test_a_loss_that_is_no_likelihood_is_refused_before_anybody_pays(tmp_path):

@@ -1,20 +1,19 @@
-"""`mean-regularised`: ridge towards the common model, lambda by cross-validation at home.
+"""How an own model is made: `mean-regularised` and `shrinkage`, ridges towards the common model, and `head`, its last layer alone.
 MR-MTL of Liu, Hu, Wu and Smith 2022 (arXiv:2206.07902), once, after the last round and without noise, because the result stays at
-home; during training it is tacit/algorithms/mean_regularised.py.
-Of a network lambda is told by its last layer, which is convex, and whose rows the body makes once."""
+home; during training it is tacit/algorithms/mean_regularised.py. Of a network its last layer, which is convex, tells lambda."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from tacit.personal.home import Adapted, Home, Last, Layer, known_last, last_of, then_whole
-from tacit.training.flat import trainable
 
-# Ridge fits of one linear layer, of several parts of the rows at once, along falling strengths: what cross-validation
-# asks for.
+Adapt = Callable[[Home, torch.Tensor], Adapted]
+
+# Ridge fits of one linear layer, of several parts of the rows at once, along falling strengths.
 
 MOST_STEPS = 200
 NUMBERS = np.float32  # twice as fast, and as exact as what a fit ends by
@@ -185,14 +184,11 @@ def adapt_each(home: Home, centres: Sequence[torch.Tensor]) -> list[Adapted]:
     """What `adapt` makes of several beginnings; of a linear layer all at once, which costs little more than one."""
     if home.size > 1 and home.layer is not None:
         return [one.adapted(home) for one in _along(home, home.layer, centres)]
-    return [_network(home, centre) for centre in centres]
-
-
-def _network(home: Home, centre: torch.Tensor) -> Adapted:
-    last = known_last(home, centre) if home.size > 1 else None
-    if last is None:
-        return _one_by_one(home, centre).adapted(home)
-    return then_whole(home, last, by_last_layer(last))
+    lasts = [known_last(home, centre) if home.size > 1 else None for centre in centres]
+    return [
+        then_whole(home, last, by_last_layer(last)) if last else _one_by_one(home, centre)
+        for last, centre in zip(lasts, centres, strict=True)
+    ]
 
 
 def by_last_layer(last: Last) -> Adapted:
@@ -229,9 +225,7 @@ def share_of(layer: Layer, one: np.ndarray, other: np.ndarray, *, task: str) -> 
     return float(likely @ SHARES / likely.sum())
 
 
-def cross_validated(home: Home, centre: torch.Tensor) -> tuple[float, float]:
-    """The lambda of the least mean loss on rows left out, each once, and that loss; infinite where none beats the centre itself.
-    The slow twin of what `adapt` does with a linear layer: every fit by itself."""
+def _one_by_one(home: Home, centre: torch.Tensor) -> Adapted:
     best, least, since = math.inf, home.loss(centre), 0
     folds = [(home.rows(kept), home.rows(judged)) for kept, judged in home.folds(FOLDS)]
     starts = [centre] * len(folds)
@@ -242,12 +236,7 @@ def cross_validated(home: Home, centre: torch.Tensor) -> tuple[float, float]:
         best, least, since = (strength, found, 0) if found < least else (best, least, since + 1)
         if since >= PATIENCE and best < math.inf:
             break
-    return best, least
-
-
-def _one_by_one(home: Home, centre: torch.Tensor) -> Found:
-    chosen, score = cross_validated(home, centre)
-    return Found(chosen, score, home.fit(centre, centre=centre, strength=chosen), np.empty(0))
+    return Found(best, least, home.fit(centre, centre=centre, strength=best), np.empty(0)).adapted(home)
 
 
 def _along(
@@ -286,84 +275,151 @@ def _along(
     return best
 
 
-# `alone`: nothing is adapted; the client's own model is the one of the two that its training rows speak for.
-
-
 def adapt_alone(home: Home, centre: torch.Tensor) -> Adapted:
-    """The common model, and how unlikely it makes the rows."""
+    """The common model as it is, and how unlikely it makes the rows."""
     return Adapted(centre, {}, home.unlikely(home.loss(centre)))
 
 
-# `finetune`: the common model trained on at home, and stopped by rows that the client sets aside for that.
-
-SLOWER = 4  # times, each time that it goes back
-RATES = 3  # learning rates
-EPOCHS = 60  # at most, and no more than half of the work: the other half repeats them
-EPOCHS_PATIENCE = 4  # epochs without a better one
-
-
-def adapt_finetune(home: Home, centre: torch.Tensor) -> Adapted:
-    """The client's own model; where it has one row, or no epoch is better, the one it began with."""
-    folds = home.folds(FOLDS)  # one is set aside
-    if not folds:
-        return Adapted(centre, {"epochs": 0, "learning_rate": 0.0})
-    kept, judged = (home.rows(rows) for rows in folds[0])
-    best, least, taken = _searched(kept, judged, centre)
-    w = centre
-    for epoch, rate in taken:
-        w = one_epoch(home, w, rate=rate, epoch=epoch)
-    own = w if judged.loss(w) <= least else best  # else a step is too long for these rows, and nobody has judged it
-    chosen = {"epochs": len(taken), "learning_rate": taken[-1][1] if taken else 0.0}
-    return Adapted(own, chosen, judged.unlikely(least))
-
-
-def _searched(kept: Home, judged: Home, centre: torch.Tensor) -> tuple[torch.Tensor, float, list[tuple[int, float]]]:
-    w, rate, rates = centre, kept.learning_rate, 1
-    best, least, taken, trail = centre, judged.loss(centre), list[tuple[int, float]](), list[tuple[int, float]]()
-    for epoch in range(1, epochs(kept) + 1):
-        w, trail = one_epoch(kept, w, rate=rate, epoch=epoch), [*trail, (epoch, rate)]
-        found = judged.loss(w)
-        if found < least:
-            best, least, taken = w, found, trail
-        elif len(trail) - len(taken) == EPOCHS_PATIENCE or not math.isfinite(found):
-            w, trail, rate, rates = best, taken, rate / SLOWER, rates + 1
-            if rates > RATES:
-                break
-    return best, least, taken
-
-
-def epochs(home: Home) -> int:
-    """How many epochs half of the work is enough for; of a linear layer, whose gradients cost next to nothing, EPOCHS."""
-    if home.layer is not None:
-        return EPOCHS
-    batches = -(-home.size // home.batch)
-    return min(EPOCHS, max(1, home.work // (2 * batches * home.batch)))
-
-
-def one_epoch(home: Home, start: torch.Tensor, *, rate: float, epoch: int) -> torch.Tensor:
-    """Plain SGD over the rows once, in an order of its own; of a linear layer without autograd."""
-    order, layer = np.random.default_rng([home.seed, 2, epoch]).permutation(home.size), home.layer
-    if layer is not None:
-        w = layer.matrix(start.double().numpy())
-        for rows in np.split(order, range(home.batch, home.size, home.batch)):
-            seen = layer.rows[rows]
-            w = w - rate / len(rows) * layer.loss(w @ seen.T, layer.targets[:, rows])[1] @ seen
-        return torch.from_numpy(layer.vector(w)).to(start)
-    home.theta.copy_(start)
-    home.model.eval()
-    parameters = [parameter for _, parameter in trainable(home.model)]
-    for rows in torch.from_numpy(order).to(home.x.device).split(home.batch):
-        loss = home.losses(home.model(home.x[rows]), home.y[rows]).mean()
-        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            parameter.data.add_(gradient, alpha=-rate)
-    return home.theta.clone()
-
-
-# `head`: a common body and an own last layer, for networks.
-
-
 def adapt_head(home: Home, centre: torch.Tensor) -> Adapted:
-    """The client's own model. Raises BadInput where the model does not end in a linear layer that trains."""
+    """The common body and an own last layer. Raises BadInput where there is no such layer that trains."""
     last = last_of(home, centre)
     found = by_last_layer(last) if home.size > 1 else Adapted(last.vector, {"strength": None})
     return Adapted(last.within(found.vector), found.chosen, found.score)
+
+
+# `shrinkage`: the strength is derived, not tuned. In the random-effects model of algorithms/rules/random_effects.py the client's
+# optimum is the common model plus a deviation N(0, t) in every coordinate, t = tau^2 + s^2 (between clients, and noise in the
+# common model). Its best linear unbiased prediction minimises mean loss + lambda/2 |w - common|^2, lambda = phi/(n t), phi the
+# scale of the loss as a negative log-likelihood. The rows' marginal likelihood tells t (empirical Bayes; MacKay 1992, Neural
+# Computation 4(3), by Laplace's approximation, exact for a linear model of numbers).
+
+SHRUNK = tuple(10.0 ** (1 - 5 * k / 7) for k in range(8))  # 10 down to 1e-4; between them a parabola tells
+ENOUGH_ROWS = 200  # of fewer rows each has several made-up targets
+DRAWS = 4  # of them at most
+MOST_ROWS = 1000  # of gradients: their products are a square of that side
+
+
+def shrink(home: Home, centres: Sequence[torch.Tensor]) -> list[Adapted]:
+    """What the client makes of several beginnings, with lambda (None: no end), t, and how many parameters the rows determine.
+    Of a network lambda is where rows left out are likeliest: it fits few rows without error, and then curvature says nothing.
+    """
+    layer = home.layer
+    if layer is None:
+        return [_with_variance(home, own) for own in adapt_each(home, centres)]
+    none = np.zeros((1, 1))
+    tried = [
+        [Tried(evidence(home, home.size * home.loss(centre), 0.0), centre, math.inf, 0.0, none)] for centre in centres
+    ]
+    starts, even = [centre.double().numpy() for centre in centres], np.full((len(centres), home.size), 1 / home.size)
+    fisher, path = Fisher(home, layer), Ridges(layer, np.stack(starts), even, flat=ROUGH)
+
+    def fit(strengths: list[float]) -> None:
+        path.move(np.array(strengths))
+        models = torch.from_numpy(path.vectors(range(len(centres)))).to(centres[0])
+        for strength, w, centre, one in zip(strengths, models, centres, tried, strict=True):
+            away = float((w - centre).double().square().sum())
+            total, squares = home.size * (home.loss(w) + strength / 2 * away), fisher.products(w)
+            found = evidence(home, total, _logarithms(squares / strength))
+            one.append(Tried(found, w, strength, _scale(home, total) / (home.size * strength), squares))
+
+    for strength in SHRUNK:
+        if all(_falls(one) for one in tried):
+            break
+        fit([strength] * len(centres))
+    path.flat = FLAT  # from here on as exact as a model is made
+    fit([_vertex(one) for one in tried])
+    return [max(one, key=lambda each: each.evidence).adapted() for one in tried]
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A strength, its minimiser, and what the rows say of it."""
+
+    evidence: float
+    vector: torch.Tensor
+    strength: float
+    variance: float
+    squares: np.ndarray
+
+    def adapted(self) -> Adapted:
+        """As other ways tell it."""
+        spectrum = np.maximum(np.linalg.eigvalsh(self.squares), 0.0)
+        determined = float((spectrum / (spectrum + self.strength)).sum())
+        strength = self.strength if math.isfinite(self.strength) else None
+        chosen = {"strength": strength, "variance": self.variance, "determined": determined}
+        return Adapted(self.vector, chosen, -self.evidence)
+
+
+def _with_variance(home: Home, own: Adapted) -> Adapted:
+    strength, total = own.chosen["strength"], home.size * home.loss(own.vector)
+    t = _scale(home, total) / (home.size * strength) if strength else 0.0
+    return Adapted(own.vector, {"strength": strength, "variance": t}, own.score)
+
+
+def _falls(one: list[Tried]) -> bool:
+    best = max(range(len(one)), key=lambda k: one[k].evidence)
+    return len(one) - 1 - best >= PATIENCE and best > 0
+
+
+def _vertex(one: list[Tried]) -> float:
+    best = max(range(len(one)), key=lambda k: one[k].evidence)
+    if not 2 <= best < len(one) - 1:  # the first is no strength at all, the last may be on the way up
+        return one[max(best, 1)].strength
+    low, top, high = (one[k].evidence for k in (best - 1, best, best + 1))
+    bent = low - 2 * top + high
+    if not bent < 0:
+        return one[best].strength
+    return one[best].strength * (SHRUNK[1] / SHRUNK[0]) ** (0.5 * (low - high) / bent)
+
+
+def _logarithms(curvatures: np.ndarray) -> float:
+    curvatures.flat[:: len(curvatures) + 1] += 1
+    return 2 * float(np.log(np.diagonal(np.linalg.cholesky(curvatures))).sum())
+
+
+def evidence(home: Home, total: float, logarithms: float) -> float:
+    """The logarithm of the rows' marginal likelihood, but for a constant.
+    `total` is n times the penalised mean loss at its minimiser, `logarithms` the sum of log(1 + curvature/lambda). Of numbers the
+    variance is unknown and taken where it is most likely: phi = 2 total/(n k)."""
+    if home.task != "regression":
+        return -total - logarithms / 2
+    return -home.y.numel() / 2 * math.log(max(total, 1e-30)) - logarithms / 2
+
+
+class Fisher:
+    """The rows at which a linear layer's Fisher information is found: some of them, or each several times where they are few."""
+
+    def __init__(self, home: Home, layer: Layer):
+        self.home, self.rng = home, torch.Generator()
+        chosen = torch.randperm(home.size, generator=self.rng.manual_seed(home.seed))[:MOST_ROWS]
+        draws = max(1, min(DRAWS, ENOUGH_ROWS // len(chosen), MOST_ROWS // len(chosen)))
+        self.rows = layer.rows[chosen.numpy().repeat(draws)]
+        self.layer, self.near = replace(layer, rows=self.rows), self.rows @ self.rows.T
+
+    def products(self, vector: torch.Tensor) -> np.ndarray:
+        """GG'/n, [rows, rows], of gradients at targets that the model itself draws.
+        Its eigenvalues above zero are those of G'G/n, the Fisher information, so that no matrix is as large as the model squared.
+        A gradient is an outer product, so that g_i g_j = (slope_i slope_j)(x_i x_j): no gradient is made."""
+        w = vector.double().numpy()
+        outputs = torch.from_numpy(np.ascontiguousarray((self.layer.matrix(w) @ self.rows.T).T)).to(vector)
+        targets = _drawn(outputs, self.home.task, self.home.y, self.rng.manual_seed(self.home.seed))
+        slopes = self.layer.slopes(w, targets)
+        return (slopes.T @ slopes) * self.near / len(self.rows)
+
+
+def _drawn(outputs: torch.Tensor, task: str, y: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+    """Targets as the model believes them to be: E[gg'] is then the curvature of the loss."""
+    if task == "classification":
+        reached = outputs.softmax(1).cumsum(1) < torch.rand(len(outputs), 1, generator=rng)
+        return reached.sum(1).clamp_(max=outputs.shape[1] - 1)
+    if task == "binary":
+        return torch.bernoulli(outputs.sigmoid(), generator=rng)[:, 0].to(y.dtype)
+    numbers = outputs.shape[1:].numel()  # the loss is their mean square: a log-likelihood with variance numbers/2
+    signs = 2.0 * torch.randint(2, outputs.shape, generator=rng) - 1  # of that variance, and for one number exact
+    drawn = outputs + math.sqrt(numbers / 2) * signs
+    return drawn.reshape(len(outputs), *y.shape[1:])
+
+
+def _scale(home: Home, total: float) -> float:
+    """phi: 1 for a log-likelihood; of the mean square of k numbers 2 sigma^2/k."""
+    return 1.0 if home.task != "regression" else 2 * total / home.y.numel()
