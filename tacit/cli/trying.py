@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,9 +26,6 @@ from tacit.cli.program import (
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.file import shipped
-
-if TYPE_CHECKING:
-    from tacit.lab.attacks import Finding
 
 ATTACKS = "tacit.lab.attacks"
 DEPLOYED = ("federation.toml", "site.toml")
@@ -197,23 +194,12 @@ def attack_command(
     if as_json():
         print_json(found.record())
         return
-    _show_attack(found)
+    table = found.table()
+    screen.print(table.terminal())
+    for line in table.notes:
+        screen.print(line, highlight=False, soft_wrap=True)
     files = ("", PAGE, *found.files)
     screen.print(Text(f"Files: {folder} (attack-{name.replace(':', '-')}.json{', '.join(files)})"))
-
-
-def _show_attack(found: "Finding") -> None:
-    """Prints a finding: a row for each number, and what is to be known about them."""
-    from tacit.table import Column, Kind, Table
-
-    rows, number = found.estimates, Kind("{:.3g}".format)
-    ends = [None if one.low is None or one.high is None else f"{one.low:.3g} to {one.high:.3g}" for one in rows]
-    columns = [Column("of", [one.of for one in rows]), Column("what", [one.name for one in rows])]
-    columns += [Column("value", [one.value for one in rows], number), Column("95 % interval", ends, number)]
-    screen = console()
-    screen.print(Table(columns, title=f"{found.attack} on {found.experiment}: {found.attacked}").terminal())
-    for line in (*found.notes, f"These numbers are {found.badge}: they were measured on real members of a simulation."):
-        screen.print(line, highlight=False, soft_wrap=True)
 
 
 def refuse_options(name: str, options: Iterable[str]) -> None:

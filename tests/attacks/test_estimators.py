@@ -7,6 +7,7 @@ from scipy import stats
 from tacit.errors import BadInput
 from tacit.lab.attacks import _finding as roc
 from tacit.lab.attacks.membership import fedmia, lira, rmia
+from tacit.lab.audit.evidence import Rate
 
 
 def gaussian(rng, d, n, groups=None):
@@ -60,10 +61,9 @@ def test_what_all_answers_of_a_model_have_in_common_widens_the_interval():
     assert np.mean(blind) < 0.5
 
 
-def test_clopper_and_pearsons_limits_are_those_of_the_tables():
-    assert roc.clopper_pearson(0, 20) == pytest.approx((0, 0.16843), abs=1e-4)
-    assert roc.clopper_pearson(10, 20) == pytest.approx((0.27196, 0.72804), abs=1e-4)
-    assert roc.clopper_pearson(20, 20) == pytest.approx((0.83157, 1), abs=1e-4)
+@pytest.mark.parametrize(("hits", "limits"), [(0, (0, 0.16843)), (10, (0.27196, 0.72804)), (20, (0.83157, 1))])
+def test_clopper_and_pearsons_limits_are_those_of_the_tables(hits, limits):
+    assert Rate(hits, 20).limits(roc.TAIL) == pytest.approx(limits, abs=1e-4)
 
 
 def test_no_more_others_pass_a_threshold_than_the_rate_allows_and_ties_pass_none():

@@ -8,6 +8,7 @@ import pytest
 import ready
 import torch
 
+from tacit import plugin
 from tacit.cli.program import options_of
 from tacit.cli.trying import simulated
 from tacit.errors import BadInput, RunExists
@@ -31,8 +32,8 @@ def command(tmp_path):
 
 
 def test_every_attack_that_ships_is_a_file_of_its_name_with_its_paper_on_top():
-    for name in attacks.names():
-        made = attacks.find(name)
+    for name in plugin.names(attacks.ROOM):
+        made = plugin.find(attacks.ROOM, name, key="the attack")
         assert isinstance(made, type), name
         assert issubclass(made, attacks.Attack), name
         assert "arXiv" in (sys.modules[made.__module__].__doc__ or ""), name

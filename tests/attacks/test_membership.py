@@ -9,7 +9,8 @@ from tacit.engine.assemble import build
 from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
 from tacit.lab import attacks
-from tacit.lab.attacks._shadows import halves, members, pooled, whole
+from tacit.lab.attacks._shadows import pooled, whole
+from tacit.lab.attacks.membership import MEMBERS, halves, members
 
 SMALL = Experiment(
     name="small",
@@ -30,7 +31,7 @@ def test_a_shadow_run_has_its_members_rows_and_the_clients_names_and_budgets():
     local = {"kind": "local", "epsilon": [1.0, 2.0, 3.0, 4.0]}
     experiment = Experiment(**SMALL.model_dump(exclude_none=True) | {"privacy": local})
     parts = build(whole(experiment))
-    shadow = build(Experiment(**pooled(experiment, number=1).model_dump(exclude_none=True)))
+    shadow = build(Experiment(**pooled(experiment, MEMBERS, number=1).model_dump(exclude_none=True)))
     mask = halves(parts.population, seed=0, number=1)
     for index in range(4):
         rows = slice(30 * index, 30 * (index + 1))

@@ -12,7 +12,8 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab import attacks
 from tacit.lab.attacks import property as module
-from tacit.lab.attacks._shadows import GAMES, Wanted, dealt, pooled, whole
+from tacit.lab.attacks._shadows import pooled, whole
+from tacit.lab.attacks.property import GAMES, Wanted, dealt
 
 SMALL = Experiment(name="small", data={"clients": 8, "examples_per_client": 60}, train={"rounds": 3, "local_steps": 10})
 
@@ -97,9 +98,9 @@ def test_a_property_that_no_row_or_every_row_has_is_refused(tmp_path, classes, w
 
 
 def test_without_a_word_the_property_is_the_first_class_and_numbers_have_none():
-    assert str(attacks.find("property")().wanted(("no", "yes"))) == "class no"
+    assert str(attacks.load("property").wanted(("no", "yes"))) == "class no"
     with pytest.raises(BadInput, match="Say which rows have the property"):
-        attacks.find("property")().wanted(())
+        attacks.load("property").wanted(())
 
 
 def test_clients_that_all_have_one_kind_of_row_are_refused_by_name_of_the_property(tmp_path):

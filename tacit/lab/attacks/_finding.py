@@ -13,14 +13,20 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from tacit.errors import BadInput
-from tacit.lab.compare.findings import AUC, BADGE, Line, Strip
+from tacit.lab.audit.evidence import Rate
+from tacit.lab.compare.figures import DASHES, GREY, INKS, canvas, save, title
+from tacit.lab.compare.findings import AUC, BADGE, Finding, Line, Plot, Strip
 from tacit.lab.compare.findings import Number as Estimate
 
 LEVEL = 0.95
+TAIL = (1 - LEVEL) / 2
 RATES = (0.001, 0.01)  # false alarm rates that papers report
 POINTS = 200  # of a line that people look at
+CHANCE = "chance"  # a line of this name is what guessing reaches
+SMALLEST = 1e-4  # of a logarithmic axis
+DIAGONAL = Line(CHANCE, (SMALLEST, 1.0), (SMALLEST, 1.0))
 MOST_PICTURES = 10
-SIDE = 0.8  # inches
+SIDE, HEIGHT = 0.8, 4.5  # inches: of a picture, of a plot
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +49,10 @@ class Scored:
             raise BadInput("Expected members and others to tell apart.")
         return cls(flat, truth, whose, None if models is None else np.broadcast_to(models, shape).ravel())
 
-    def only(self, chosen: np.ndarray) -> "Scored":
+    def only(self, some: np.ndarray) -> "Scored":
         """Some of the answers. Raises BadInput, as `of`."""
-        models = None if self.models is None else self.models[chosen]
-        return Scored.of(self.scores[chosen], self.member[chosen], self.groups[chosen], models)
+        models = None if self.models is None else self.models[some]
+        return Scored.of(self.scores[some], self.member[some], self.groups[some], models)
 
 
 def auc(scored: Scored, *, of: str = "") -> Estimate:
@@ -56,14 +62,17 @@ def auc(scored: Scored, *, of: str = "") -> Estimate:
     0.75
     """
     ins, outs = scored.scores[scored.member], scored.scores[~scored.member]
-    above = _below(ins, outs)  # of each member: the share of others below it
-    under = 1 - _below(outs, ins)  # of each other: the share of members above it
-    value = float(above.mean())
-    parts = np.empty(len(scored.scores))
+    above, under = _below(ins, outs), 1 - _below(outs, ins)  # of each member, and of each other
+    value, n = float(above.mean()), len(scored.scores)
+    parts = np.empty(n)
     parts[scored.member] = (above - value) / len(ins)
     parts[~scored.member] = (under - value) / len(outs)
-    low, high = _logit_interval(value, math.sqrt(_variance(parts, scored.groups, scored.models)), len(scored.scores))
-    return Estimate(AUC, value, low, high, of)
+    inside = min(max(value, 0.5 / n), 1 - 0.5 / n)
+    error = max(math.sqrt(_variance(parts, scored.groups, scored.models)), 0.5 / n)
+    middle = math.log(inside / (1 - inside))  # the interval is normal on the logit scale
+    width = float(stats.norm.isf(TAIL)) * error / (inside * (1 - inside))
+    low, high = (1 / (1 + math.exp(-end)) for end in (middle - width, middle + width))
+    return Estimate(AUC, value, min(low, value), max(high, value), of)
 
 
 def found_at(scored: Scored, rate: float, *, of: str = "") -> Estimate:
@@ -72,58 +81,42 @@ def found_at(scored: Scored, rate: float, *, of: str = "") -> Estimate:
     allowed = math.floor(rate * len(outs) + 1e-9)  # a rate of .01 of 100 is one, whatever binary fractions say
     hit = scored.scores[scored.member] > outs[min(allowed, len(outs) - 1)]
     models = None if scored.models is None else scored.models[scored.member]
-    low, high = share_interval(hit, scored.groups[scored.member], models)
-    return Estimate(f"TPR at {100 * rate:g} % FPR", float(hit.mean()), low, high, of)
-
-
-def share_interval(hit: np.ndarray, groups: np.ndarray, models: np.ndarray | None = None) -> tuple[float, float]:
-    n, p = len(hit), float(np.mean(hit))
-    variance = _variance((hit - p) / n, groups, models)
-    independent = len(np.unique(groups))
+    groups, n, p = scored.groups[scored.member], len(hit), float(hit.mean())
+    variance, independent = _variance((hit - p) / n, groups, models), float(len(np.unique(groups)))
     if 0 < p < 1 and variance > 0:
         independent = min(float(n), p * (1 - p) / variance)
-    return clopper_pearson(p * independent, independent)
-
-
-def clopper_pearson(hits: float, trials: float) -> tuple[float, float]:
-    """The exact interval of a binomial share.
-
-    >>> [round(limit, 4) for limit in clopper_pearson(0, 10)]
-    [0.0, 0.3085]
-    """
-    tail = (1 - LEVEL) / 2
-    low = 0.0 if hits <= 0 else float(stats.beta.ppf(tail, hits, trials - hits + 1))
-    high = 1.0 if hits >= trials else float(stats.beta.ppf(1 - tail, hits + 1, trials - hits))
-    return low, high
+    return Estimate(f"TPR at {100 * rate:g} % FPR", p, *Rate(p * independent, independent).limits(TAIL), of)
 
 
 def line(scored: Scored, name: str) -> Line:
     """The ROC curve, thinned evenly on a logarithmic axis."""
     order = np.argsort(-scored.scores, kind="stable")
     ends = np.flatnonzero(np.diff(scored.scores[order], append=-np.inf))  # equal scores are one step
-    found, alarms = np.cumsum(scored.member[order])[ends], np.cumsum(~scored.member[order])[ends]
-    y, x = found / scored.member.sum(), alarms / (~scored.member).sum()
+    hits, alarms = np.cumsum(scored.member[order])[ends], np.cumsum(~scored.member[order])[ends]
+    y, x = hits / scored.member.sum(), alarms / (~scored.member).sum()
     kept = np.unique(np.searchsorted(x, np.geomspace(1 / (~scored.member).sum(), 1.0, POINTS), side="right") - 1)
     kept = kept[(kept >= 0) & (x[kept] > 0)]
     return Line(name, tuple(x[kept].tolist()), tuple(y[kept].tolist()))
 
 
-def chance() -> Line:
-    ends = (1e-4, 1.0)
-    return Line("chance", ends, ends)
+def banded(name: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Line:
+    """Estimates as a line, with their intervals as its band."""
+    low, high = (tuple(float(getattr(one, end) or 0.0) for one in estimates) for end in ("low", "high"))
+    return Line(name, tuple(map(float, x)), tuple(one.value for one in estimates), low, high)
 
 
-def too_few(scored: Scored, rates: Sequence[float] = RATES) -> list[str]:
+def too_few(scored: Scored) -> list[str]:
     """A note for every rate that so few others cannot show."""
     others = int((~scored.member).sum())
     return [
         f"{others} answers about others cannot show a false alarm rate of {100 * rate:g} %: there, none of them is allowed."
-        for rate in rates
+        for rate in RATES
         if rate * others < 1
     ]
 
 
 def _below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The share of others below each value, ties counting half."""
     ordered = np.sort(others)
     strictly, at_most = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
     return (strictly + at_most) / (2 * len(others))
@@ -131,35 +124,43 @@ def _below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def _variance(parts: np.ndarray, groups: np.ndarray, models: np.ndarray | None) -> float:
     """The variance of a sum of centred parts that belong together by group, and by model where there are several."""
-    by_group = _clustered(parts, groups)
+
+    def clustered(by: np.ndarray) -> float:
+        _, where = np.unique(by, return_inverse=True)
+        sums = np.bincount(where.ravel(), weights=parts)
+        return float((sums**2).sum() * len(sums) / max(1, len(sums) - 1))
+
+    by_group = clustered(groups)
     if models is None:
         return by_group
-    return max(by_group, by_group + _clustered(parts, models) - _clustered(parts, np.arange(len(parts))))
+    return max(by_group, by_group + clustered(models) - clustered(np.arange(len(parts))))
 
 
-def _clustered(parts: np.ndarray, groups: np.ndarray) -> float:
-    """The variance of a sum of centred parts of which those of one group belong together."""
-    _, where = np.unique(groups, return_inverse=True)
-    sums = np.bincount(where.ravel(), weights=parts)
-    return float((sums**2).sum() * len(sums) / max(1, len(sums) - 1))
+def draw(finding: Finding, folder: Path) -> tuple[str, ...]:
+    """Writes every plot of a finding and returns the names of the .png files."""
+    stems = [folder / f"attack-{finding.attack}-{plot.name}" for plot in finding.plots]
+    for plot, stem in zip(finding.plots, stems, strict=True):
+        _draw(plot, stem, badge=finding.badge)
+    return tuple(f"{stem.name}.png" for stem in stems)
 
 
-def _logit_interval(value: float, error: float, n: int) -> tuple[float, float]:
-    z = stats.norm.ppf((1 + LEVEL) / 2)
-    inside = min(max(value, 0.5 / n), 1 - 0.5 / n)
-    error = max(error, 0.5 / n)
-    middle, width = math.log(inside / (1 - inside)), z * error / (inside * (1 - inside))
-    low, high = (1 / (1 + math.exp(-end)) for end in (middle - width, middle + width))
-    return min(low, value), max(high, value)
-
-
-def are_pictures(shape: tuple[int, ...]) -> bool:
-    """Whether rows are pictures: (1 or 3 colours, height, width).
-
-    >>> are_pictures((1, 28, 28)), are_pictures((13,))
-    (True, False)
-    """
-    return len(shape) == 3 and shape[0] in (1, 3)
+def _draw(plot: Plot, stem: Path, *, badge: str) -> None:
+    figure, axes = canvas(height=HEIGHT, width=7.0)
+    for number, one in enumerate(plot.lines):
+        chance = one.name == CHANCE
+        ink = GREY if chance else INKS[number % len(INKS)]
+        dash = ":" if chance else DASHES[number // len(INKS) % len(DASHES)]
+        axes.plot(one.x, one.y, color=ink, linestyle=dash, label=one.name, linewidth=1.0 if chance else 1.8)
+        if one.low is not None and one.high is not None:
+            axes.fill_between(one.x, one.low, one.high, color=ink, alpha=0.15, linewidth=0)
+    if plot.log:
+        least = min((value for one in plot.lines for value in one.x if value > 0), default=SMALLEST)
+        axes.set(xscale="log", yscale="log", xlim=(max(SMALLEST, least), 1.0), ylim=(max(SMALLEST, least), 1.0))
+    axes.set_xlabel(plot.x, fontsize=9, parse_math=False)
+    axes.set_ylabel(plot.y, fontsize=9, parse_math=False)
+    axes.legend(fontsize=9, frameon=False)
+    title(axes, f"{plot.title} ({badge})")
+    save(figure, stem)
 
 
 def strip_of(rows: Mapping[str, np.ndarray], shape: tuple[int, ...], *, low: float, high: float) -> Strip:
@@ -171,8 +172,8 @@ def strip_of(rows: Mapping[str, np.ndarray], shape: tuple[int, ...], *, low: flo
     count = min(MOST_PICTURES, *(len(part) for part in rows.values()))
 
     def text(picture: np.ndarray) -> str:
-        shown = np.clip((picture - low) / max(high - low, 1e-12), 0, 1)
-        return base64.b64encode((255 * shown).round().astype(np.uint8).tobytes()).decode()
+        shades = np.clip((picture - low) / max(high - low, 1e-12), 0, 1)
+        return base64.b64encode((255 * shades).round().astype(np.uint8).tobytes()).decode()
 
     colours, height, width = shape
     return Strip((colours, height, width), tuple((name, tuple(map(text, part[:count]))) for name, part in rows.items()))
@@ -182,12 +183,11 @@ def draw_strip(path: Path, strip: Strip) -> None:
     count = len(strip.rows[0][1])
     figure = Figure(figsize=(SIDE * (count + 1.5), SIDE * len(strip.rows) + 0.4), layout="constrained")
     cells = figure.subplots(len(strip.rows), count, squeeze=False)
-    for line, (name, pictures) in zip(cells, strip.rows, strict=True):
-        for axes, picture in zip(line, pictures, strict=True):
-            shown = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(strip.shape).transpose(1, 2, 0)
-            axes.imshow(shown.squeeze(), cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
-            axes.set_xticks([])
-            axes.set_yticks([])
-        line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, parse_math=False)
+    for row, (name, pictures) in zip(cells, strip.rows, strict=True):
+        for axes, picture in zip(row, pictures, strict=True):
+            pixels = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(strip.shape).transpose(1, 2, 0)
+            axes.imshow(pixels.squeeze(), cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
+            axes.set(xticks=[], yticks=[])
+        row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, parse_math=False)
     figure.suptitle(f"The nearest of all reconstructions ({BADGE})", fontsize=10, x=0.01, ha="left")
     figure.savefig(path, dpi=120)

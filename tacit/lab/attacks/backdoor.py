@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -24,18 +23,9 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import AttackSection
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.lab.attacks._shadows import trained
+from tacit.lab.compare import results
 from tacit.lab.compare.grid import Cell, tasks_of
-from tacit.lab.compare.results import (
-    BACKDOORED,
-    Row,
-    estimate,
-    last_rounds,
-    lengths,
-    over_rounds,
-    rows_of,
-    tested,
-    values_of,
-)
+from tacit.lab.compare.results import BACKDOORED, Row
 from tacit.parts import metrics
 from tacit.table import Estimate as Over
 from tacit.training.flat import blocks
@@ -59,17 +49,18 @@ class backdoor(Attack):
         cells = [Cell(name, name.replace(" ", "-"), {}, exps) for name, exps in variants(experiment, self.seeds)]
         tasks = tasks_of(place.folder, cells)
         trained(tasks, place)
-        rows = rows_of(tasks, {})
+        rows = results.rows_of(tasks, {})
         estimates = [
             _estimate(row, name, row.backdoor if key == BACKDOOR else row.score)
             for row in rows
             for name, key in _measured(row).items()
         ]
         pairs = zip(cells[0].experiments, rows[-1].runs, strict=True)
-        clean = estimate([untouched(attacked, run.folder) for attacked, run in pairs], (0.0, 1.0))
+        clean = results.estimate([untouched(attacked, run.folder) for attacked, run in pairs], (0.0, 1.0))
         estimates.append(_estimate(rows[-1], BACKDOORED, clean))
-        notes = (_said(estimates, rows[0].cell.experiments[0]), *_notes(rows, self.seeds))
-        return Finding("backdoor", experiment.name, _words(rows[0]), tuple(estimates), (_plot(rows),), notes)
+        attack, attacked = _attacked(read(rows[0].runs[0].folder).experiment)
+        notes = (_taken(estimates, attack), *_notes(rows, self.seeds))
+        return Finding("backdoor", experiment.name, attacked, tuple(estimates), (_plot(rows),), notes)
 
 
 def untouched(attacked: Experiment, folder: Path) -> float:
@@ -81,22 +72,20 @@ def untouched(attacked: Experiment, folder: Path) -> float:
 
 def variants(experiment: Experiment, seeds: int) -> list[tuple[str, tuple[Experiment, ...]]]:
     """The runs that are compared, each under every seed: attacked, clip only where something is promised, nobody malicious."""
-    attack = experiment.attack or AttackSection()
-    found: list[tuple[str, dict[str, Any]]] = [(ATTACKED, {"attack": attack})]
+    attack = {"attack": experiment.attack or AttackSection()}
+    variants: list[tuple[str, dict[str, Any]]] = [(ATTACKED, attack)]
     sections = {name: getattr(experiment, name) for name in Experiment.model_fields}
-    parts = build(
-        Experiment(**sections | {"attack": attack})
-    )  # what cannot be attacked is refused before anything runs
+    parts = build(Experiment(**sections | attack))  # what cannot be attacked is refused before anything runs
     if parts.plan.priced:
         said = experiment.privacy.model_dump(exclude_none=True)
         privacy = {key: said[key] for key in CLIPPING if key in said}  # its epsilon is without meaning, and said so
         privacy |= {"epsilon": float("inf"), "noise_multiplier": NEGLIGIBLE, "accountant": "rdp"}
         same = {"aggregate": with_rule(parts).aggregate}  # of equal noise another rule may be the usual one
-        found.append((CLIP_ONLY, {"attack": attack, "privacy": privacy} | same))
-    found.append((NOBODY, {"attack": None}))
+        variants.append((CLIP_ONLY, attack | {"privacy": privacy} | same))
+    variants.append((NOBODY, {"attack": None}))
     first = experiment.run.seed
     runs = [experiment.run.model_copy(update={"seed": first + k, "workers": 1, "out": None}) for k in range(seeds)]
-    return [(name, tuple(Experiment(**sections | more | {"run": run}) for run in runs)) for name, more in found]
+    return [(name, tuple(Experiment(**sections | more | {"run": run}) for run in runs)) for name, more in variants]
 
 
 def _measured(row: Row) -> dict[str, str]:
@@ -105,61 +94,51 @@ def _measured(row: Row) -> dict[str, str]:
     return main if row.cell.label == NOBODY else main | {BACKDOORED: BACKDOOR}
 
 
-def _estimate(row: Row, name: str, known: Over | None) -> Estimate:
-    if known is None:
+def _estimate(row: Row, name: str, mean: Over | None) -> Estimate:
+    if mean is None:
         raise BadInput(f"{row.cell.label}: no run has ended.")
-    low, high = (None, None) if known.interval is None else (known.mean - known.span[0], known.mean + known.span[1])
-    return Estimate(name, known.mean, low, high, of=row.cell.label)
+    below, above = mean.span
+    ends = (None, None) if mean.interval is None else (mean.mean - below, mean.mean + above)
+    return Estimate(name, mean.mean, *ends, of=row.cell.label)
 
 
 def _plot(rows: Sequence[Row]) -> Plot:
+    """The mean over seeds by round; the bands run from the lowest seed to the highest."""
     lines = []
     for row in rows:
         for name, key in _measured(row).items():
-            values = over_rounds(row, lambda run, key=key: values_of(run, key))
-            lines.append(_line(f"{name}, {row.cell.label}", values))
+            values = results.over_rounds(row, lambda run, key=key: results.values_of(run, key))
+            tested = results.tested(values)
+            x, values = tuple((tested + 1.0).tolist()), values[:, tested]
+            band = [tuple(ends.tolist()) for ends in (values.min(0), values.max(0))] if len(values) > 1 else []
+            lines.append(Line(f"{name}, {row.cell.label}", x, tuple(values.mean(0).tolist()), *band))
     return Plot("rounds", "The model and the backdoor by round", "round", metrics.words(rows[0].metric), tuple(lines))
 
 
-def _line(name: str, values: np.ndarray) -> Line:
-    """The mean over seeds by round; the band runs from the lowest seed to the highest."""
-    known = tested(values)
-    x, values = tuple((known + 1.0).tolist()), values[:, known]
-    ends = {"low": tuple(values.min(0).tolist()), "high": tuple(values.max(0).tolist())} if len(values) > 1 else {}
-    return Line(name, x, tuple(values.mean(0).tolist()), **ends)
-
-
-def _words(row: Row) -> str:
-    experiment = read(row.runs[0].folder).experiment
-    attack = _malicious(experiment)
+def _attacked(experiment: Experiment) -> tuple[AttackSection, str]:
+    """The attack of a run that was attacked, and what was attacked, in words."""
+    attack, kind = experiment.attack or AttackSection(), experiment.privacy.kind
     share = f"{attack.clients:.3g} of the clients malicious"
     many = f"{attack.clients} malicious clients" if isinstance(attack.clients, int) else share
-    promised = {"none": "no privacy"}.get(experiment.privacy.kind, f"{experiment.privacy.kind} privacy")
+    promised = "no privacy" if kind == "none" else f"{kind} privacy"
     rule = experiment.aggregate.rule or "mean"
-    return f"{attack.kind}, {many} from round {attack.start + 1}; {promised}, rule {rule}"
+    return attack, f"{attack.kind}, {many} from round {attack.start + 1}; {promised}, rule {rule}"
 
 
-def _said(estimates: Sequence[Estimate], experiment: Experiment) -> str:
-    found = {one.of: one for one in estimates if one.name == BACKDOORED}
-    target = _malicious(experiment).target
-    taken = "the attackers' class" + ("" if target is None else f" ({target})")
+def _taken(estimates: Sequence[Estimate], attack: AttackSection) -> str:
+    by_cell = {one.of: one for one in estimates if one.name == BACKDOORED}
+    taken = "the attackers' class" + ("" if attack.target is None else f" ({attack.target})")
     whose = {ATTACKED: "by the attacked model", CLIP_ONLY: "with the clip alone", NOBODY: "where nobody attacked"}
-    shares = ", ".join(f"{100 * found[name].value:.3g} % {words}" for name, words in whose.items() if name in found)
+    shares = ", ".join(f"{100 * by_cell[name].value:.3g} % {words}" for name, words in whose.items() if name in by_cell)
     return f"Backdoor accuracy: of test rows with the trigger, so many are taken for {taken}: {shares}."
 
 
-def _malicious(experiment: Experiment) -> AttackSection:
-    if experiment.attack is None:
-        raise TypeError("nobody is malicious here")
-    return experiment.attack
-
-
 def _notes(rows: Sequence[Row], seeds: int) -> tuple[str, ...]:
-    counted = f"{seeds} seed{'s' * (seeds != 1)}"
     same = f'"{CLIP_ONLY}" has the same clip and a noise multiplier of {NEGLIGIBLE}: what it does not stop, only noise could.'
     nothing = "Nothing is promised in this run, so there is no noise to compare the clip with."
+    last = results.last_rounds(results.lengths(rows))
     return (
-        f"Means of the {last_rounds(lengths(rows))} over {counted}, with Student's interval from three seeds on.",
+        f"Means of the {last} over {seeds} seed{'s' * (seeds != 1)}, with Student's interval from three seeds on.",
         same if any(row.cell.label == CLIP_ONLY for row in rows) else nothing,
         f'The backdoor of "{NOBODY}" is that of the final models: what the trigger does to a model that nobody attacked.',
         "An epsilon is about the honest clients: what malicious ones send is the adversary's own.",

@@ -97,8 +97,8 @@ class Rate:
     0.0295
     """
 
-    hits: int
-    trials: int
+    hits: float
+    trials: float
     tests = 1
 
     @property

@@ -134,18 +134,11 @@ class Finding:
         raise BadInput(f"This finding has no {name!r} of {of!r}.")
 
     def table(self) -> Table:
-        ends = [one.low is not None and one.high is not None for one in self.estimates]
-        spans = [
-            f"{one.low:.3g} to {one.high:.3g}" if known else "" for one, known in zip(self.estimates, ends, strict=True)
-        ]
-        columns = [
-            Column("of", [one.of for one in self.estimates], key="of"),
-            Column("number", [one.name for one in self.estimates], key="number"),
-            Column("value", [one.value for one in self.estimates], VALUE, "value"),
-            Column("95 % interval", spans, VALUE),
-            Column("", [one.low for one in self.estimates], VALUE, "low"),
-            Column("", [one.high for one in self.estimates], VALUE, "high"),
-        ]
+        """A row for each number."""
+        ones = self.estimates
+        ends = [None if one.low is None or one.high is None else f"{one.low:.3g} to {one.high:.3g}" for one in ones]
+        columns = [Column("of", [one.of for one in ones]), Column("what", [one.name for one in ones])]
+        columns += [Column("value", [one.value for one in ones], VALUE), Column("95 % interval", ends, VALUE)]
         notes = (*self.notes, f"These numbers are {self.badge}: they were measured on real members of a simulation.")
         return Table(columns, notes, f"{self.attack} on {self.experiment}: {self.attacked}")
 
