@@ -99,7 +99,7 @@ class inversion(Attack):
             place.tell(f"the client trains at {name}")
             parts = build(self._imprinted(experiment, level, edges))
             candidates[name] = self._inverted(parts, prior)
-        records = parts.population.x.flatten(1).double().cpu().numpy()
+        records = base.population[self.client].x[: self.records].flatten(1).double().cpu().numpy()
         return self._finding(experiment, base, place, records, candidates)
 
     def _imprinted(self, experiment: Experiment, level: float, edges: list[float]) -> Experiment:
