@@ -43,7 +43,8 @@ from tacit.experiment.schema import OpenSection
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen
 from tacit.personal import one
-from tacit.privacy.ledger.reader import NOTHING, Before, noted, read_before
+from tacit.privacy.ledger.ledger import NOTHING, Before
+from tacit.privacy.ledger.reader import noted, read_before
 from tacit.report.live import page_meanwhile
 from tacit.report.page import write_page
 from tacit.report.plan import refuse_spent

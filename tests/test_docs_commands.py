@@ -15,7 +15,7 @@ from tacit.crypto import envelope
 from tacit.deploy.site import requests
 from tacit.privacy.accounting import events
 from tacit.privacy.accounting.price import noise_multiplier
-from tacit.privacy.ledger import sql
+from tacit.privacy.ledger import disk
 
 WALKS = (
     "how-to-operate-a-site",
@@ -101,11 +101,11 @@ def test_the_python_of_reading_a_ledger_runs_as_printed(tmp_path):
 def test_the_page_on_formats_names_every_table_column_event_and_question():
     page = (ROOT / "docs" / "formats.md").read_text("utf-8")
     ours = (kind for kind in events._KINDS.values() if kind.types[0].__module__.startswith(("tacit.", "dp_accounting")))
-    said = {f"`{word}`" for word in (*requests.KINDS, *sql.COLUMNS, *(kind.name for kind in ours))}
-    said |= {f"`{name}`" for name in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", sql.SCHEMA)}
+    said = {f"`{word}`" for word in (*requests.KINDS, *disk.COLUMNS, *(kind.name for kind in ours))}
+    said |= {f"`{name}`" for name in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", disk.SCHEMA)}
     said |= {f"`{field.name}`" for field in dataclasses.fields(envelope.Header)}
     assert sorted(word for word in said if word not in page) == []
-    assert f"Format {sql.FORMAT}:" in page
+    assert f"Format {disk.FORMAT}:" in page
     assert repr(envelope.PREFIX.decode())[1:-1] in page
 
 

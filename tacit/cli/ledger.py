@@ -15,9 +15,9 @@ from tacit.deploy.site.layout import BUDGET, promises
 from tacit.deploy.site.limits import Limits, read_limits
 from tacit.errors import BadInput, TacitError
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.privacy.ledger import reader
-from tacit.privacy.ledger.filter import ROUNDING
-from tacit.privacy.ledger.sql import COLUMNS, QUERY
+from tacit.privacy.ledger import disk, reader
+from tacit.privacy.ledger.disk import COLUMNS, QUERY
+from tacit.privacy.ledger.ledger import ROUNDING
 
 WIDE = 130
 
@@ -85,7 +85,7 @@ def by_run(path: Path) -> Table:
     for account in reader.accounts(reader.find(path)):
         runs.setdefault((account.run, account.unit), []).append(account)
     for (run, unit), members in runs.items():
-        who = "all" if members[0].client == reader.EVERYBODY else str(len(members))
+        who = "all" if members[0].client == disk.EVERYBODY else str(len(members))
         releases = f"{max(m.releases for m in members)} of {max(m.most for m in members)}"
         prices = shown(max(m.sealed for m in members)), shown(max(m.used for m in members))
         table.add_row(Text(run[:8]), Text(unit), who, releases, *prices, shown_delta(max(m.delta for m in members)))
@@ -134,8 +134,8 @@ def as_json(path: Path) -> str:
 def faults(path: Path, *, delta: float | None) -> Iterator[str]:
     """Whatever is wrong: with the file, with the budget, or with an answer that nobody was charged for."""
     file = reader.find(path)
-    marks = (file.parent / reader.NAME, file.with_name(f"{file.name}.mark"))
-    found = [*reader.faults(file), *(text for mark in marks for text in reader.marked(file, mark))]
+    marks = (file.parent / disk.NAME, file.with_name(f"{file.name}.mark"))
+    found = [*reader.faults(file), *(text for mark in marks for text in reader.behind(file, mark))]
     yield from found
     if found:
         return

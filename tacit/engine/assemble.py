@@ -31,7 +31,7 @@ from tacit.parts import models, tasks
 from tacit.parts.losses import Losses
 from tacit.parts.tasks import Task
 from tacit.privacy.guarantee import promise
-from tacit.privacy.ledger.reader import NOTHING, Before
+from tacit.privacy.ledger.ledger import NOTHING, Before
 from tacit.privacy.plan import Plan, kind_of, sampler_of
 from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded

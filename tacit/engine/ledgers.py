@@ -18,10 +18,10 @@ from tacit.engine.run_folder import COMPARISON, SEARCH, Folder, ledger_of, logge
 from tacit.engine.start import digests, note_unprotected
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
-from tacit.privacy.ledger import reader
+from tacit.privacy.ledger import disk
+from tacit.privacy.ledger.disk import Condition, keyed, seeded_cohorts
 from tacit.privacy.ledger.holdings import holdings
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.sql import Condition, Draws, keyed
 from tacit.training.flat import named
 
 Asking = Callable[[str], Mapping[str, DpEvent]]  # by a client's name, its queries with their price
@@ -41,7 +41,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
     drawn = releases.server_key, releases.digest
     conditions: list[Callable[[bytes], Condition]] = []
     if draws:
-        conditions.append(lambda key: Draws(*(keyed(key, part) for part in drawn)))
+        conditions.append(lambda key: seeded_cohorts(*(keyed(key, part) for part in drawn)))
     if not parts.is_deployed:  # sites' own ledgers know what their records were in
         conditions += [parts.start.under, *who_holds(experiment, parts.population, parts.dataset)]
     if shared:
@@ -55,7 +55,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
         accountant=experiment.privacy.accountant,
         asked=asked or ((lambda client: {}) if once else asked_by(parts)),
         spare=not once,
-        marks=(folder.path / reader.NAME, *([path.with_name(f"{path.name}.mark")] if shared else [])),
+        watermarks=(folder.path / disk.NAME, *([path.with_name(f"{path.name}.mark")] if shared else [])),
         conditions=conditions,
     )
     refuse_unknown(folder, ledger)
@@ -75,7 +75,7 @@ def open_unpaid(parts: Parts, folder: Folder) -> Ledger | None:
         path,
         population=population_id(parts.experiment, parts.population),
         run=folder.run,
-        marks=[path.with_name(f"{path.name}.mark")],
+        watermarks=[path.with_name(f"{path.name}.mark")],
         conditions=who_holds(parts.experiment, parts.population, parts.dataset),
     )
 
@@ -146,19 +146,19 @@ OUTSIDE = 3  # folders from a run of a comparison to where that lies
 def refuse_lost(path: Path, run: Path) -> None:
     """Refuses to begin an empty ledger where a run beside it was paid from one. Raises LedgerError."""
     for folder in paid_from(path, run):
-        reader.refuse_lost(path, folder / reader.NAME)
+        disk.refuse_lost(path, folder / disk.NAME)
 
 
 def refuse_older(ledger: Ledger, run: Path) -> None:
     """Refuses a ledger that lacks the charges of a run beside it. Raises LedgerError."""
     for folder in paid_from(ledger.path, run):
-        reader.refuse_older(ledger, folder / reader.NAME)
+        ledger.refuse_older(folder / disk.NAME)
         name = _record(folder / "run.json").get("run")
         for round in sorted(logged_rounds(folder))[-1:]:
             if not ledger.knows(round, run=str(name)):
                 raise LedgerError(
                     f"{folder} holds round {round + 1} of a run that was paid from {ledger.path}, and the ledger knows no charge"
-                    f" for it: restore the ledger, or move the folder away if its rows are others; {reader.UNRELEASED}"
+                    f" for it: restore the ledger, or move the folder away if its rows are others; {disk.UNRELEASED}"
                 )
 
 

@@ -23,8 +23,8 @@ from tacit.errors import AnsweredOnce, BadData, BadInput, BudgetExhausted, Ledge
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, RANGES, STATS, shares
 from tacit.parts import metrics, tasks
+from tacit.privacy.ledger.disk import QUERY
 from tacit.privacy.ledger.ledger import Cost, Ledger
-from tacit.privacy.ledger.sql import QUERY
 from tacit.privacy.plan import Plan
 from tacit.privacy.queries import ranges
 from tacit.privacy.queries.evaluation import Judgement, combine, judgement

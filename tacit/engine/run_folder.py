@@ -22,8 +22,8 @@ from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.experiment.schema import PASSED
 from tacit.plugin import PASSED_AS, PYTHON
-from tacit.privacy.ledger.reader import NOTHING, Before
-from tacit.privacy.ledger.sql import key_of, keyed
+from tacit.privacy.ledger.disk import key_of, keyed
+from tacit.privacy.ledger.ledger import NOTHING, Before
 from tacit.types import State
 
 CHECKPOINT = "checkpoint.safetensors"

@@ -13,9 +13,9 @@ from torch import nn
 
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
-from tacit.privacy.ledger import reader
+from tacit.privacy.ledger import disk
+from tacit.privacy.ledger.disk import key_of, keyed, tables_of
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.sql import key_of, keyed, tables_of
 from tacit.training.flat import bits
 from tacit.wire import digest_of
 
@@ -88,7 +88,7 @@ class Start:
         if path is None or not path.exists() or not path.stat().st_size:
             self._refuse_others(set(), path)
             return
-        with reader.reading(path) as db:
+        with disk.reading(path) as db:
             if "seals" in tables_of(db):
                 self.under(key_of(path)).refuse(db, path)
 

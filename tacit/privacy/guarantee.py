@@ -11,8 +11,8 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from tacit.privacy.accounting import price
-from tacit.privacy.ledger.filter import RULE
-from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.ledger.disk import ALL
+from tacit.privacy.ledger.ledger import RULE
 from tacit.types import Guarantee, Others, Unit
 
 if TYPE_CHECKING:

@@ -19,10 +19,8 @@ from tacit.experiment import Experiment
 from tacit.experiment.privacy import KINDS
 from tacit.privacy import samplers
 from tacit.privacy.guarantee import Words
-from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, most_releases
-from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.reader import Before
-from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.ledger.disk import ALL
+from tacit.privacy.ledger.ledger import NOTHING_ASKED, Asked, Before, Ledger, most_releases
 from tacit.privacy.queries.mechanism import NOTHING, Queries
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring

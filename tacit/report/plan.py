@@ -25,9 +25,8 @@ from tacit.parts import metrics, tasks
 from tacit.personal import one
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader as ledgers
-from tacit.privacy.ledger.filter import ROUNDING
-from tacit.privacy.ledger.reader import NOTHING, Before
-from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.ledger.disk import ALL
+from tacit.privacy.ledger.ledger import NOTHING, ROUNDING, Before
 from tacit.privacy.plan import Plan, Purse, kind_of
 from tacit.privacy.queries.evaluation import Judgement, told_apart
 from tacit.report.price import rounded

@@ -12,7 +12,7 @@ from tacit.cli import ledger
 from tacit.errors import LedgerError, TacitError
 from tacit.privacy.guarantee import ACCOUNTANTS, agreed, sentence
 from tacit.privacy.ledger import reader as books
-from tacit.privacy.ledger.sql import COLUMNS
+from tacit.privacy.ledger.disk import COLUMNS
 
 
 @pytest.fixture(scope="module")

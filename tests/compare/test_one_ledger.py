@@ -7,8 +7,8 @@ from tacit.errors import BadInput, BudgetExhausted
 from tacit.lab.compare.grid import expand
 from tacit.lab.compare.ledger import refuse_unpaid, sentences
 from tacit.lab.grid import compare, with_ledger
+from tacit.privacy.ledger.disk import ALL
 from tacit.privacy.ledger.reader import read_before
-from tacit.privacy.ledger.sql import ALL
 
 NOISED = {
     "name": "small",

@@ -25,7 +25,7 @@ from tacit.engine.assemble import build, written
 from tacit.engine.ledgers import population_id
 from tacit.errors import BadInput, LedgerError, NeedsRows, TacitError
 from tacit.lab.grid import compare
-from tacit.privacy.ledger.sql import key_of, keyed
+from tacit.privacy.ledger.disk import key_of, keyed
 from tacit.simulation import with_passed
 from tacit.wire import state_digest
 

@@ -53,7 +53,7 @@ from tacit.deploy.server.server import honest, oddity
 from tacit.deploy.server.trainer import attributed, spent_of
 from tacit.engine.assemble import build
 from tacit.errors import BadInput, TacitError
-from tacit.privacy.ledger.sql import QUERY
+from tacit.privacy.ledger.disk import QUERY
 from tacit.types import Message as Wire
 from tacit.types import Shared
 from tacit.wire import pack, receive, receive_any, unpack

@@ -19,7 +19,7 @@ from tacit.deploy.site.site import UNSAID
 from tacit.engine.assemble import build
 from tacit.engine.queries import Evaluation, judged_by
 from tacit.errors import BudgetExhausted, Refused
-from tacit.privacy.ledger.sql import QUERY
+from tacit.privacy.ledger.disk import QUERY
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.wire import unpack
 

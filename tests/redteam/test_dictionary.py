@@ -25,7 +25,7 @@ from tacit.data.population import row_hashes
 from tacit.data.sources import digits
 from tacit.errors import LedgerError, Refused
 from tacit.lab.stats import stats
-from tacit.privacy.ledger import sql
+from tacit.privacy.ledger import disk
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.report import plan
 from tacit.wire import digest_of, tensor_bytes
@@ -165,7 +165,7 @@ def test_a_dictionary_of_values_finds_no_record_in_the_ledger(tmp_path):
     found, guesses = hashes(tmp_path / "run"), torch.from_numpy(values)
     guessed = {row.hex().encode() for label in (0, 1) for row in row_hashes(guesses, torch.full((1120,), label))}
     assert not found & guessed
-    key = sql.key_of(tmp_path / "run" / "ledger.db")
+    key = disk.key_of(tmp_path / "run" / "ledger.db")
     known = {row.hex().encode() for row in row_hashes(torch.from_numpy(x), torch.zeros(400, dtype=int), key=key)}
     assert len(found & known) == 400, "with the secret they are there: the test looks where they stand"
 
@@ -195,7 +195,7 @@ def test_a_ledger_without_its_secret_pays_for_nothing_and_gets_no_new_one(tmp_pa
     shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.2, "noise_multiplier": 8.0}
     chosen = asked(rows, data={"partition": "natural"}, privacy=shared)
     tacit.run(chosen, out=one, page=False)
-    kept = sql.secret_of(tmp_path / "shared.db")
+    kept = disk.secret_of(tmp_path / "shared.db")
     kept.rename(tmp_path / "elsewhere")
     before = (tmp_path / "shared.db").read_bytes()
     for start in (
@@ -210,8 +210,8 @@ def test_a_ledger_without_its_secret_pays_for_nothing_and_gets_no_new_one(tmp_pa
     with pytest.raises(LedgerError, match="damaged, or not yours alone"):
         tacit.run(chosen, out=tmp_path / "three", page=False)
     kept.unlink()
-    sql.key_of(tmp_path / "other.db")
-    shutil.copy(sql.secret_of(tmp_path / "other.db"), kept)
+    disk.key_of(tmp_path / "other.db")
+    shutil.copy(disk.secret_of(tmp_path / "other.db"), kept)
     for start in (
         lambda: tacit.run(chosen, out=tmp_path / "four", page=False),
         lambda: plan.of_experiment(chosen),
@@ -225,7 +225,7 @@ def test_a_ledger_without_its_secret_pays_for_nothing_and_gets_no_new_one(tmp_pa
 
 def test_a_secret_that_others_can_read_keeps_nothing_and_is_refused(tmp_path):
     opened(tmp_path / "ledger.db").close()
-    sql.secret_of(tmp_path / "ledger.db").chmod(0o640)
+    disk.secret_of(tmp_path / "ledger.db").chmod(0o640)
     with pytest.raises(LedgerError, match="not yours alone"):
         opened(tmp_path / "ledger.db")
 
@@ -234,7 +234,7 @@ def test_a_site_whose_secret_is_lost_answers_nothing(tmp_path):
     asking = Server(tmp_path / "site", experiment())
     asking.agree()
     asking.train(0)
-    sql.secret_of(asking.folder / "ledger.db").unlink()
+    disk.secret_of(asking.folder / "ledger.db").unlink()
     asking.restart()
     with pytest.raises(Refused):
         asking.train(1)
@@ -261,7 +261,7 @@ def test_processes_that_begin_one_ledger_at_once_have_one_secret(tmp_path):
         keys = {found.get(timeout=60) for _ in all_of}
         for one in all_of:
             one.join()
-        assert keys == {sql.key_of(path)}
+        assert keys == {disk.key_of(path)}
 
 
 def test_a_backup_without_the_secret_is_said_to_be_one(tmp_path):

@@ -19,7 +19,7 @@ from tacit.deploy.site.rows import public_rows
 from tacit.deploy.site.site import UNSAID
 from tacit.engine.assemble import assemble
 from tacit.errors import Refused
-from tacit.privacy.ledger.sql import QUERY
+from tacit.privacy.ledger.disk import QUERY
 
 EPSILONS = (30.0, 30.0)
 FOUND = {"chol": [128.0, 512.0]}

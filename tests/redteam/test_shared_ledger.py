@@ -16,7 +16,7 @@ from trained import same_model
 import tacit
 from tacit.cli.app import main
 from tacit.errors import BadData, BudgetExhausted, LedgerError
-from tacit.privacy.ledger import reader
+from tacit.privacy.ledger import disk
 from tacit.report import plan
 from tacit.report.progress import Display
 
@@ -31,8 +31,8 @@ def researcher(tmp_path, monkeypatch):
 def wrote_all(path, found):
     try:
         for number in range(TIMES):
-            reader.write_mark(path, number, str(number))
-            known = reader.read_mark(path)
+            disk.write_watermark(path, number, str(number))
+            known = disk.read_watermark(path)
             assert known is not None
             assert known[0] >= number
         found.put("all")
@@ -50,7 +50,7 @@ def test_runs_that_charge_one_ledger_at_once_do_not_break_or_set_back_its_mark(t
     assert [found.get() for _ in writers] == ["all"] * WRITERS
     for writer in writers:
         writer.join()
-    assert reader.read_mark(tmp_path / "shared.mark") == (TIMES - 1, str(TIMES - 1))
+    assert disk.read_watermark(tmp_path / "shared.mark") == (TIMES - 1, str(TIMES - 1))
 
 
 @pytest.mark.parametrize("name", ["", "every client"])

@@ -32,9 +32,9 @@ from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, Taci
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PAID, SIDES, WORDS, shares
 from tacit.privacy.guarantee import shown
-from tacit.privacy.ledger import reader
-from tacit.privacy.ledger.reader import accounts, at_one_site, marked
-from tacit.privacy.ledger.sql import EVERYBODY, key_of
+from tacit.privacy.ledger import disk
+from tacit.privacy.ledger.disk import EVERYBODY, key_of
+from tacit.privacy.ledger.reader import accounts, at_one_site, behind
 from tacit.privacy.plan import kind_of
 
 SOON_DAYS = 14.0
@@ -213,13 +213,13 @@ def _rows(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> Ite
 
 def _spent(folder: Path, limits: Limits, name: str) -> str:
     path = folder / LEDGER
-    reader.refuse_lost(path, folder / reader.NAME)
+    disk.refuse_lost(path, folder / disk.NAME)
     begun = path.exists() and path.stat().st_size > 0
-    refuse_charged_copy(folder, lambda mark: mark.exists() and (not begun or any(marked(path, mark))))
+    refuse_charged_copy(folder, lambda mark: mark.exists() and (not begun or any(behind(path, mark))))
     if not begun:
         return ""
     key_of(path)
-    if wrong := next(marked(path, folder / reader.NAME), None):
+    if wrong := next(behind(path, folder / disk.NAME), None):
         raise LedgerError(f"{path}: {wrong}")
     held = accounts(path)
     refuse_renamed(path, {one.client for one in held} - {EVERYBODY}, name)

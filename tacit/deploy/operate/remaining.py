@@ -23,7 +23,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.privacy import Unprotected
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader as ledgers
-from tacit.privacy.ledger.filter import ROUNDING, Spent, most_releases, seal
+from tacit.privacy.ledger.ledger import ROUNDING, Spent, most_releases, seal
 from tacit.types import Budget
 
 MOST_NAMED = 5  # sites in one sentence

@@ -1,7 +1,7 @@
 """Paying: the site's own ledger, on the site's own disk, before anything leaves; and what is promised for it, in words.
 
 A ledger that was lost, replaced or restored from an old copy would sell the same budget twice. Four things lie beside it that it
-must not contradict: its mark (`tacit.privacy.ledger.reader`), its population, the site's name, and every answer that is kept."""
+must not contradict: its mark (`tacit.privacy.ledger.disk`), its population, the site's name, and every answer that is kept."""
 
 import os
 import uuid
@@ -26,9 +26,8 @@ from tacit.experiment.extras import PAID, SIDES, WORDS, shares
 from tacit.privacy.central.kind import WeighedSums, one_budget
 from tacit.privacy.guarantee import agreed as agreed_sentence
 from tacit.privacy.guarantee import sentence, shown, with_others
-from tacit.privacy.ledger import reader
-from tacit.privacy.ledger.filter import ROUNDING, RULE, Spent, most_releases
-from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.ledger import disk
+from tacit.privacy.ledger.ledger import ROUNDING, RULE, Ledger, Spent, most_releases
 from tacit.privacy.plan import kind_of
 from tacit.types import Budget, Client, Others
 from tacit.wire import digest_of
@@ -258,7 +257,7 @@ def own_ledger(
         most_epsilon=agreed.terms.epsilon,
         accountant=experiment.privacy.accountant,
         asked=asked_by(parts),
-        marks=(folder / reader.NAME,),
+        watermarks=(folder / disk.NAME,),
         conditions=[parts.start.under],
         refuse_copies=partial(_refuse_copy, folder),
     )
@@ -266,14 +265,14 @@ def own_ledger(
     for run, what in unpaid(folder, lambda run, what: ledger.knows(what, run=run)):
         raise LedgerError(
             f"{folder} holds the answer to {in_words(what)} of run {run}, and {ledger.path} knows no charge for it: restore the"
-            f" newest copy of the ledger and of {reader.NAME}; nothing was released."
+            f" newest copy of the ledger and of {disk.NAME}; nothing was released."
         )
     ledger.refuse_copies()
     return ledger
 
 
 def _refuse_copy(folder: Path, ledger: Ledger) -> None:
-    refuse_charged_copy(folder, lambda mark: reader.lacking(ledger, mark) is not None)
+    refuse_charged_copy(folder, ledger.lacks)
 
 
 def refuse_charged_copy(folder: Path, lacks: Callable[[Path], bool]) -> None:
@@ -282,7 +281,7 @@ def refuse_charged_copy(folder: Path, lacks: Callable[[Path], bool]) -> None:
     Two folders that both answer are two ledgers on one budget. Raises: LedgerError, naming the copy.
     """
     for copy in copies(folder):
-        if lacks(copy / reader.NAME):
+        if lacks(copy / disk.NAME):
             raise LedgerError(
                 f"{copy} has this site's node key, so one of the two is a copy, and it was charged for what this ledger does not"
                 " know: both together would spend one budget twice. Go on with that one, or delete it if it never answered"

@@ -17,7 +17,7 @@ from tacit.data.population import Population
 from tacit.deploy.site.layout import RUN_NAME
 from tacit.errors import BadInput, Refused
 from tacit.privacy.accounting import price
-from tacit.privacy.ledger.filter import NOTHING_ASKED
+from tacit.privacy.ledger.ledger import NOTHING_ASKED
 from tacit.privacy.queries.ranges import Range
 from tacit.types import Unit
 

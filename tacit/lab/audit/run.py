@@ -23,7 +23,7 @@ from tacit.lab.audit import estimate
 from tacit.lab.audit.estimate import Charged, Parts, Traces, charged_for, measured, share, shown
 from tacit.lab.audit.found import Alike, Layer, RunAudit, above, pictures
 from tacit.privacy.ledger import reader
-from tacit.privacy.ledger.sql import EVERYBODY
+from tacit.privacy.ledger.disk import EVERYBODY
 from tacit.privacy.local.kind import promised
 from tacit.privacy.plan import kind_of
 from tacit.wire import digest_of

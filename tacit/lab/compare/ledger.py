@@ -24,9 +24,9 @@ from tacit.experiment import Experiment
 from tacit.lab.compare.grid import Cell
 from tacit.lab.compare.results import Row, Run, widest
 from tacit.privacy.guarantee import shown, shown_delta
-from tacit.privacy.ledger.filter import Spent, most_releases, seal, with_spare
-from tacit.privacy.ledger.reader import Before, read_before
-from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.ledger.disk import ALL
+from tacit.privacy.ledger.ledger import Before, Spent, most_releases, seal, with_spare
+from tacit.privacy.ledger.reader import read_before
 from tacit.table import for_json
 
 OTHER_HANDS = (

@@ -25,8 +25,7 @@ from tacit.engine.run_folder import SEARCH, Folder
 from tacit.errors import BadInput, KeyRefused, LedgerError, RunExists
 from tacit.experiment.file import dumps
 from tacit.privacy.accounting.events import Repetitions
-from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.reader import Before
+from tacit.privacy.ledger.ledger import Before, Ledger
 from tacit.wire import digest_of
 
 ASKED, BASE, BEST, RUNS, SUMMARY = "tune.toml", "base.toml", "best", "runs", "summary.json"

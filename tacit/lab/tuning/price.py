@@ -30,10 +30,9 @@ from tacit.privacy.accounting.price import smallest
 from tacit.privacy.central.kind import one_budget
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.guarantee import shown
-from tacit.privacy.ledger.filter import ROUNDING, Spent, most_releases
-from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.reader import NOTHING, Before, noted, read_before
-from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.ledger.disk import ALL
+from tacit.privacy.ledger.ledger import NOTHING, ROUNDING, Before, Ledger, Spent, most_releases
+from tacit.privacy.ledger.reader import noted, read_before
 from tacit.privacy.plan import sampler_of
 from tacit.wire import digest_of
 

@@ -39,9 +39,8 @@ from tacit.parts import metrics
 from tacit.parts.tasks import chosen, headline
 from tacit.privacy.accounting.events import Repetitions, about, rate_and_multiplier
 from tacit.privacy.guarantee import PUBLIC, sentence, shown, shown_delta, spent_by
-from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.ledger.reader import Before
-from tacit.privacy.ledger.sql import ALL
+from tacit.privacy.ledger.disk import ALL
+from tacit.privacy.ledger.ledger import Before, Ledger
 from tacit.privacy.plan import sampler_of
 from tacit.report.plan import tells_nothing
 from tacit.simulation import run

@@ -6,9 +6,9 @@ move is a row that is new with one client and missing with another, whether at o
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,58 +16,56 @@ import numpy as np
 from tacit.data.dataset import Dataset
 from tacit.data.population import HASH_BYTES, Population, row_hashes, rows_mark
 from tacit.errors import LedgerError
-from tacit.privacy.ledger.sql import UNRELEASED, keyed, now
+from tacit.privacy.ledger.disk import UNRELEASED, keyed, now
 from tacit.wire import digest_of
 
 TEST = ""  # whose rows the held-out ones are
 MOST_AT_ONCE = 500  # placeholders of one statement
 MOST_ROWS = 500_000  # that a ledger knows one by one
 
-Counts = dict[bytes, dict[str, int]]  # row -> client -> how often
-
 
 @dataclass(frozen=True, eq=False)
 class Holdings:
-    """How often each row is with each client; the empty name has the test rows. Guarantee: a row that was charged to one
+    """How often each row (`counts`) is with each client; the empty name has the test rows. Without `counts` a ledger that was
+    charged for these rows is used with no others, and the other way round: that is for more rows than it can know one by one, and
+    for rows that were passed from Python, of which nobody knows how they were encoded. Guarantee: a row that was charged to one
     client is not charged to another later, and does not become a test row, as far as the hash of its values tells rows
     apart (blake2b, 128 bits). Equal rows that two clients had from the first stay with both. Assumes: a row that is
     changed is another row. Whoever edits a value of a row hides its move; that is beyond this check."""
 
-    counts: Counts = field(repr=False)
-
-    @cached_property
-    def digest(self) -> str:
-        hashed = hashlib.blake2b(digest_size=HASH_BYTES)
-        for row in sorted(self.counts):
-            hashed.update(row)
-            hashed.update(repr(sorted(self.counts[row].items())).encode())
-        return hashed.hexdigest()
+    digest: str
+    counts: Mapping[bytes, Mapping[str, int]] | None = field(default=None, repr=False)
 
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
         """Raises LedgerError where a row has changed hands, or went over to the test rows, since this ledger was charged."""
-        if db.execute("SELECT 1 FROM holdings WHERE digest = ?", (self.digest,)).fetchone():
+        known = {digest for (digest,) in db.execute("SELECT digest FROM holdings")}
+        if not known or self.digest in known:
             return
-        if db.execute("SELECT 1 FROM holdings").fetchone() and not db.execute("SELECT 1 FROM held").fetchone():
+        other = f"The ledger {path} belongs to other data"
+        if self.counts is None:
             raise LedgerError(
-                f"The ledger {path} belongs to other data: it was charged for more than {MOST_ROWS:,} rows, which it knows all"
-                f" together; put them back; {UNRELEASED}"
+                f"{other} or another partition of it: its rows (passed from Python, or more than {MOST_ROWS:,}) it knows all"
+                f" together, and they are not the same; put them back; {UNRELEASED}"
             )
-        for row, known in self._known(db):
-            moved = _moved(self.counts[row], known)
+        if not db.execute("SELECT 1 FROM held").fetchone():
+            raise LedgerError(
+                f"{other}: it was charged for more than {MOST_ROWS:,} rows, which it knows all together; put them back;"
+                f" {UNRELEASED}"
+            )
+        for row, before in self._known(db):
+            moved = _moved(self.counts[row], before)
             if moved:
                 first, second = (f"client {name}" if name != TEST else "the test rows" for name in moved)
                 text = f"a row of {first} is now with {second}, so it would have the charges of both"
                 if moved[1] == TEST:
                     text = f"a row that {first} was charged for is now among {second}, which are public"
-                raise LedgerError(
-                    f"The ledger {path} belongs to other data or another partition of it: {text}; put it back; {UNRELEASED}"
-                )
+                raise LedgerError(f"{other} or another partition of it: {text}; put it back; {UNRELEASED}")
 
     def note(self, db: sqlite3.Connection) -> None:
         known = {row for row, _ in self._known(db)}
         rows = [
             (row, client, 0 if row in known else count, count)
-            for row, by_client in self.counts.items()
+            for row, by_client in (self.counts or {}).items()
             for client, count in by_client.items()
         ]
         db.executemany(
@@ -77,38 +75,17 @@ class Holdings:
 
     def _known(self, db: sqlite3.Connection) -> Iterator[tuple[bytes, dict[str, tuple[int, int]]]]:
         """The rows here that the ledger knows, each with (at first sight, at most) by client."""
-        rows = sorted(self.counts)
+        rows = sorted(self.counts or ())
         for start in range(0, len(rows), MOST_AT_ONCE):
             part = rows[start : start + MOST_AT_ONCE]
-            places = ", ".join("?" * len(part))
             known: dict[bytes, dict[str, tuple[int, int]]] = {}
-            for row, client, first, most in db.execute(f"SELECT * FROM held WHERE row IN ({places})", part):
+            query = f"SELECT * FROM held WHERE row IN ({', '.join('?' * len(part))})"
+            for row, client, first, most in db.execute(query, part):
                 known.setdefault(row, {})[client] = (first, most)
             yield from known.items()
 
 
-@dataclass(frozen=True, eq=False)
-class WholeHoldings:
-    """The same for more rows than a ledger can know one by one, and for rows that were passed from Python, of which nobody
-    knows how they were encoded: all of them as they are, or none. Guarantee: as `Holdings`, because a ledger that was
-    charged for these rows is used with no others, and the other way round."""
-
-    digest: str
-
-    def refuse(self, db: sqlite3.Connection, path: Path) -> None:
-        """Raises LedgerError where this ledger was charged for other rows."""
-        known = {digest for (digest,) in db.execute("SELECT digest FROM holdings")}
-        if known and self.digest not in known:
-            raise LedgerError(
-                f"The ledger {path} belongs to other data or another partition of it: its rows (passed from Python, or more than"
-                f" {MOST_ROWS:,}) it knows all together, and they are not the same; put them back; {UNRELEASED}"
-            )
-
-    def note(self, db: sqlite3.Connection) -> None:
-        db.execute("INSERT OR IGNORE INTO holdings VALUES (?, ?)", (self.digest, now()))
-
-
-def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str, str] | None:
+def _moved(here: Mapping[str, int], known: dict[str, tuple[int, int]]) -> tuple[str, str] | None:
     """(from, to) of a row that is new with one client and missing with another, or new in the test set at all.
 
     >>> _moved({"b": 1}, {"a": (1, 1)}), _moved({"a": 1, "b": 1}, {"a": (1, 1)})
@@ -122,23 +99,25 @@ def _moved(here: dict[str, int], known: dict[str, tuple[int, int]]) -> tuple[str
     return None
 
 
-def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: bool = False) -> Holdings | WholeHoldings:
+def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: bool = False) -> Holdings:
     """What every client holds, for training or not, and what is public: one hash per row under the ledger's key. `whole` asks
     for one hash of them all, in whatever order; of very many rows it is that, client by client and in their order.
     Assumes: rows are encoded alike in every run of the ledger; the population's identity sees to that."""
     parts = [part for part in (population, population.held) if part is not None]
     if sum(len(part.y) for part in parts) > MOST_ROWS:
         held = [one for part in parts for one in ("\x1f".join(part.names), part.digest())]
-        return WholeHoldings(keyed(key, digest_of("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))))
-    everything: list[tuple[bytes, str]] = []
+        return Holdings(keyed(key, digest_of("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))))
+    rows: list[tuple[bytes, str]] = []
     for part in parts:
         names = (part.names[k] for k in np.repeat(np.arange(len(part)), part.sizes).tolist())
-        everything += zip(row_hashes(part.x, part.y, key=key), names, strict=True)
-    everything += ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y, key=key))
+        rows += zip(row_hashes(part.x, part.y, key=key), names, strict=True)
+    rows += ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y, key=key))
     if whole:
-        return WholeHoldings(keyed(key, b"".join(row + repr(client).encode() for row, client in sorted(everything))))
-    counts: Counts = {}
-    for row, client in everything:
-        by_client = counts.setdefault(row, {})
-        by_client[client] = by_client.get(client, 0) + 1
-    return Holdings(counts)
+        return Holdings(keyed(key, b"".join(row + repr(client).encode() for row, client in sorted(rows))))
+    counts = defaultdict[bytes, Counter[str]](Counter)
+    for row, client in rows:
+        counts[row][client] += 1
+    hashed = hashlib.blake2b(digest_size=HASH_BYTES)
+    for row in sorted(counts):
+        hashed.update(row + repr(sorted(counts[row].items())).encode())
+    return Holdings(hashed.hexdigest(), counts)

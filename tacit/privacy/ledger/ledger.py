@@ -1,64 +1,208 @@
-"""The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is released. A
-charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of
-(tacit/engine/release.py): a round that repeats the very same release is paid once; anything else is paid again. Before a
-client's first charge in a run, the price of all it may release there is sealed (filter.py): its event never changes, and
-what other runs have sealed counts as spent. Where the secret of a cohort is part of the price, every client pays for every
-round: one row in the table `everybody`, and one seal whose client is the empty name. Record-level and client-level charges
-are never added."""
+"""The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is released.
+
+A charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of
+(tacit/engine/release.py): a round that repeats the very same release is paid once; anything else is paid again. Where the secret
+of a cohort is part of the price, every client pays for every round, in one row. Record and client level are never added.
+
+Within a run a client releases one and the same event, at most `most` times, and each of its queries once, all fixed when it is
+first charged: PLD (or RDP) at the run's own delta is a theorem there. That price is sealed before the first release. Across runs
+the researcher chooses the next run after seeing the ones before, and composing privacy losses jointly would be no filter
+(arXiv:2602.06756). Basic composition, sum of epsilon_i <= epsilon and sum of delta_i <= delta, is a valid filter for parameters
+chosen adaptively, and the sum of the epsilon_i a valid odometer (Rogers, Roth, Ullman, Vadhan 2016, arXiv:1605.08294, section 3);
+concurrent runs change nothing (Haney et al. 2023, arXiv:2309.05901v2). So what other runs have sealed counts as spent."""
 
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 from dp_accounting import DpEvent
 
 from tacit.errors import AnsweredOnce, LedgerError
 from tacit.privacy.accounting import events, price
-from tacit.privacy.ledger import filter as filters
-from tacit.privacy.ledger import reader
-from tacit.privacy.ledger.filter import NOTHING_ASKED, Asked, Seal, Spent, text_of
-from tacit.privacy.ledger.reader import Before, sealed
-from tacit.privacy.ledger.sql import (
-    ALL,
-    EVERYBODY,
-    NOTE,
-    QUERY,
-    Condition,
-    charges,
-    connect,
-    key_of,
-    keyed,
-    now,
-    released,
-)
+from tacit.privacy.ledger import disk
+from tacit.privacy.ledger.disk import ALL, EVERYBODY, NOTE, QUERY, Condition, now
 from tacit.types import Budget, Client, Unit
 
+RULE = "basic composition of what the others sealed when they began and this one has used, arXiv:1605.08294"
+SPARE_SHARE, SPARE = 10, 2  # repeated rounds are paid again: a tenth of the planned ones and two more are sealed too
+ROUNDING = 1e-9  # of a delta: shares like 0.1 do not add up to 1 in binary
 BATCHES = "SELECT {} FROM batches WHERE run = ? AND round {} ?"
-SEALS = (
-    "SELECT client, unit, text, delta, most, epsilon FROM seals JOIN events ON events.id = seals.event WHERE run = ?"
-)
-ASKED = "SELECT client, query, text FROM asked JOIN events ON events.id = asked.event WHERE run = ? ORDER BY query"
+SEALS = "SELECT {} FROM seals JOIN events ON events.id = seals.event WHERE run {} ?"
+text_of = lru_cache(maxsize=100_000)(price.to_text)
 
 Cost = Callable[[Client], DpEvent]
+Asked = Mapping[str, DpEvent]  # the queries of a run, by name: each is released once
+NOTHING_ASKED: Asked = {}
+
+
+# What is sealed for a client before its first release in a run, and what other runs have sealed.
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What other runs have sealed: it counts whether they use it or not."""
+
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Before:
+    """The seals of other runs in one unit, by client; what everybody was sealed for stands under the empty name. Noise is
+    sized for what they leave; a run keeps this in `run.json`, so that resuming it gives the same noise.
+
+    >>> before = Before(1, {"": Spent(1.0, 1e-6), "north": Spent(0.5, 1e-6)})
+    >>> before.of("north").epsilon, before.of("south").epsilon, before.of("").epsilon
+    (1.5, 1.0, 1.5)
+    """
+
+    runs: int = 0
+    sealed: Mapping[str, Spent] = field(default_factory=dict, repr=False)
+
+    def of(self, client: str) -> Spent:
+        """What counts for a client; of the empty name, for whoever has sealed most. There the largest epsilon and the largest
+        delta are taken, which may be two clients': together they bound every client."""
+        shared, own = self.sealed.get(ALL, Spent()), self._most if client == ALL else self.sealed.get(client, Spent())
+        return Spent(shared.epsilon + own.epsilon, shared.delta + own.delta)
+
+    @cached_property
+    def _most(self) -> Spent:
+        alone = [spent for name, spent in self.sealed.items() if name != ALL] or [Spent()]
+        return Spent(max(spent.epsilon for spent in alone), max(spent.delta for spent in alone))
+
+    def epsilons(self, names: Sequence[str], *, together: bool) -> np.ndarray:
+        """The epsilon that is gone for each client; where all pay in one row, what is gone for the tightest."""
+        return np.array([self.of(ALL if together else name).epsilon for name in names])
+
+    def record(self) -> dict[str, Any]:
+        """For a run's folder."""
+        return {"runs": self.runs, "sealed": {name: [s.epsilon, s.delta] for name, s in self.sealed.items()}}
+
+
+NOTHING = Before()
+
+
+def sealed_before(db: sqlite3.Connection, unit: str, *, but: str = "") -> Before:
+    """What the runs of a ledger, but one, have sealed in one unit."""
+    which = "FROM seals WHERE run != ? AND unit = ?"
+    rows = db.execute(f"SELECT client, TOTAL(epsilon), TOTAL(delta) {which} GROUP BY client", (but, unit)).fetchall()
+    (runs,) = db.execute(f"SELECT COUNT(DISTINCT run) {which}", (but, unit)).fetchone()
+    return Before(runs, {client: Spent(epsilon, delta) for client, epsilon, delta in rows})
+
+
+@dataclass(frozen=True)
+class Seal:
+    """One client in one run: at most `most` releases of one event and one of each query, for `epsilon` at `delta`. Guarantee:
+    `epsilon` is the price of all these releases at `delta`, computed before the first of them."""
+
+    unit: str
+    event: str
+    delta: float
+    most: int
+    epsilon: float
+    asked: tuple[tuple[str, str], ...] = ()  # (query, event), in the order of the queries' names
+
+    def __str__(self) -> str:
+        queries = "".join(f" and the query {name} with {event}" for name, event in self.asked)
+        return f"{self.event}{queries} per {self.unit} at delta {self.delta:g}"
+
+    def refuse_other(self, budget: Budget, event: DpEvent, *, who: str, path: object, asked: Asked) -> None:
+        """Refuses a charge with another event, unit or delta, or other queries: the price is that of one event, fixed
+        beforehand. Raises: LedgerError, which says what was sealed and what is asked."""
+        new = Seal(budget.unit, text_of(event), budget.delta, self.most, self.epsilon, _texts(asked))
+        if new != self:
+            raise LedgerError(
+                f"The ledger {path} has sealed this run for {who} with {self}, and it now asks for {new}: put its"
+                " budgets and settings back as they were, or start another run; nothing was released."
+            )
+
+    def stands(self, budget: Budget, *, before: Spent, most_epsilon: float = math.inf) -> bool:
+        """Whether all that was sealed is still within the budget. It is not where that, or `most_epsilon`, was lowered since.
+
+        >>> sealed = Seal("client", "", 1e-6, most=9, epsilon=2.0)
+        >>> [sealed.stands(Budget(epsilon, 1e-6, "client"), before=Spent(0.5)) for epsilon in (3.0, 2.0)]
+        [True, False]
+        """
+        if self.epsilon > most_epsilon * (1 + ROUNDING):
+            return False
+        return budget.epsilon == math.inf or before.epsilon + self.epsilon <= budget.epsilon * (1 + ROUNDING)
+
+
+def _texts(asked: Asked) -> tuple[tuple[str, str], ...]:
+    return tuple((name, text_of(asked[name])) for name in sorted(asked))
+
+
+def with_spare(rounds: int) -> int:
+    """The releases that a run of so many planned rounds seals at most.
+
+    >>> with_spare(30)
+    35
+    """
+    return rounds + rounds // SPARE_SHARE + SPARE
+
+
+def most_releases(
+    budget: Budget,
+    event: DpEvent,
+    *,
+    before: Spent,
+    total_delta: float,
+    rounds: int,
+    accountant: str,
+    hint: int,
+    most_epsilon: float = math.inf,
+    asked: Asked = NOTHING_ASKED,
+    spare: bool = True,
+) -> int:
+    """How many releases of the event may be sealed beside the queries, after what other runs have sealed; 0 where none can.
+    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` what this run was promised to cost at most.
+    Guarantee: the epsilon of so many releases and of every query, added to `before.epsilon`, is at most `budget.epsilon`,
+    and the run's delta, added to `before.delta`, at most `total_delta` (to ROUNDING); at most `with_spare(rounds)`, also
+    of an infinite budget.
+
+    >>> from dp_accounting import GaussianDpEvent
+    >>> run = {"total_delta": 2e-6, "rounds": 30, "accountant": "pld", "hint": 1}
+    >>> [most_releases(Budget(3.0, 1e-6), GaussianDpEvent(8.0), before=Spent(e, 1e-6), **run) for e in (0.0, 1.0, 3.0)]
+    [26, 12, 0]
+    """
+    remaining = min(most_epsilon, math.inf if budget.epsilon == math.inf else budget.epsilon - before.epsilon)
+    if remaining <= 0 or before.delta + budget.delta > total_delta * (1 + ROUNDING):
+        return 0
+    most = with_spare(rounds) if spare else rounds
+    spent = price.compose((query, 1) for query in asked.values())
+    limits = {"epsilon": remaining, "delta": budget.delta, "most": most, "hint": min(hint, most)}
+    return price.affordable(event, spent=spent, accountant=accountant, **limits)
+
+
+def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str, asked: Asked = NOTHING_ASKED) -> Seal:
+    """The price of `most` releases (as `most_releases` allowed) and of the queries, before the first of them; nothing is
+    written. Raises: BadInput for an event without a price."""
+    composition = price.compose([(event, most), *((query, 1) for query in asked.values())])
+    epsilon = price.epsilon(composition, delta=budget.delta, accountant=accountant)
+    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon, _texts(asked))
 
 
 class Ledger:
     """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`. Without
     `delta` the run has all of its clients' budgets'. `most_epsilon` is what it may cost a client; `asked` gives the
     queries that a client answers beside its rounds; without `spare` no releases for rounds that must be repeated are
-    sealed. `marks` say how far the ledger has come; `conditions` are what it must not contradict, made with its key and
-    noted with the first charge; `refuse_copies` is asked before every charge, and again once it is on disk. Guarantee:
-    after `admit` returns, what it charged is on disk; over all runs of the file, in whatever order they charge it, no
+    sealed. `watermarks` say how far the ledger has come; `conditions` are what it must not contradict, made with its key and
+    noted with the first charge; `refuse_copies` is asked before every charge, and again once it is on disk.
+
+    Guarantee: after `admit` returns, what it charged is on disk; over all runs of the file, in whatever order they charge it, no
     client's sealed prices add up to more than its budget at the time of sealing; `spent` never reports less than what was
     charged. Every answer is about what has reached the disk. A client has at most one seal a run, written before its first
     release and never changed. Assumes: a release is made only after `admit` or `admit_everybody` has returned, and
-    `attempt` names everything its bits depend on. Whoever can write to the file can forge it: a mark shows a ledger that
+    `attempt` names everything its bits depend on. Whoever can write to the file can forge it: a watermark shows a ledger that
     was lost or went back, and nothing more. Raises: LedgerError where the file cannot be opened, has another format or
-    population, is behind a mark, or contradicts a condition."""
+    population, is behind a watermark, or contradicts a condition."""
 
     def __init__(
         self,
@@ -72,19 +216,19 @@ class Ledger:
         accountant: str = "pld",
         asked: Callable[[str], Asked] = lambda client: NOTHING_ASKED,
         spare: bool = True,
-        marks: Sequence[Path] = (),
+        watermarks: Sequence[Path] = (),
         conditions: Sequence[Callable[[bytes], Condition]] = (),
         refuse_copies: Callable[["Ledger"], None] = lambda ledger: None,
     ):
         self.path, self.run, self.accountant = Path(path), run, accountant
         self._delta, self._rounds, self._most_epsilon, self._spare = delta, rounds, most_epsilon, spare
-        self._asked, self._marks, self._refuse_copies = asked, tuple(marks), refuse_copies
-        for mark in self._marks:
-            reader.refuse_lost(self.path, mark)
-        self._key = key_of(self.path)
-        self._db = connect(self.path, population=population, key=self._key)
-        for mark in self._marks:
-            reader.refuse_older(self, mark)
+        self._asked, self._watermarks, self._refuse_copies = asked, tuple(watermarks), refuse_copies
+        for watermark in self._watermarks:
+            disk.refuse_lost(self.path, watermark)
+        self._key = disk.key_of(self.path)
+        self._db = disk.connect(self.path, population=population, key=self._key)
+        for watermark in self._watermarks:
+            self.refuse_older(watermark)
         self._conditions = [condition(self._key) for condition in conditions]
         for condition in self._conditions:
             condition.refuse(self._db, self.path)
@@ -99,8 +243,12 @@ class Ledger:
         self._db.close()
 
     def __repr__(self) -> str:
-        count = sum(self._db.execute(f"SELECT COUNT(*) FROM {t}").fetchone()[0] for t in ("charges", "everybody"))
-        return f"Ledger({str(self.path)!r}: {count} charges; entries() lists them)"
+        return f"Ledger({str(self.path)!r}: {self._value('SELECT COUNT(*) FROM paid')} charges; entries() lists them)"
+
+    def _value(self, query: str, *values: object) -> Any:
+        """The first column of the first row; None where there is no row."""
+        row = self._db.execute(query, values).fetchone()
+        return row[0] if row else None
 
     # Charging.
 
@@ -110,25 +258,27 @@ class Ledger:
         below zero: there queries are charged, and what is sealed does not count it."""
         if round < 0:
             raise LedgerError(f"The ledger {self.path} opens no round of the number {round}: they are counted from 0.")
-        self._round, self._attempt = round, self.keyed(attempt)
-        self.again = self._attempt in self._attempts(round)
-        self.ahead = self._db.execute(BATCHES.format("1", ">"), (self.run, round)).fetchone() is not None
+        self._open(round, self.keyed(attempt))
+        self.ahead = self._value(BATCHES.format("1", ">"), self.run, round) is not None
         self._forget_if_changed()
+
+    def _open(self, round: int, attempt: str) -> None:
+        self._round, self._attempt, self.again = round, attempt, attempt in self._attempts(round)
 
     def admit(self, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
         """Charges every client that can pay for the open round, and returns those, in the order given. Guarantee: on return
-        the charges, and the seals of those charged for the first time, are on disk in one transaction, and the marks after
-        it. Nobody is charged who is not returned; whoever was charged for this very attempt before is returned and not
+        the charges, and the seals of those charged for the first time, are on disk in one transaction, and the watermarks
+        after it. Nobody is charged who is not returned; whoever was charged for this very attempt before is returned and not
         charged again. Raises: LedgerError if the charge could not be written, is another than was sealed, would mix
         clients that pay for themselves with a charge to all, or contradicts a condition; BadInput for an event without a
-        price. Then nothing may be released, and nothing was charged, with one exception: where only a mark could not be
-        written, the charge stands and is not asked for again."""
+        price. Then nothing may be released, and nothing was charged, with one exception: where only a watermark could not
+        be written, the charge stands and is not asked for again."""
         with self._charging():
             priced = [(client, cost(client)) for client in clients]
             paying = [(c, event) for c, event in priced if self.rounds_left(c, event, hint=hint) >= 1]
             for client, event in paying:
                 self._seal(client.id, client.budget, event, hint=hint)
-            self._charge(paying)
+            self._charge([(client.id, client.budget, event) for client, event in paying])
         self._close_round()
         return [client for client, _ in paying]
 
@@ -138,17 +288,13 @@ class Ledger:
         in other runs are counted by the one that has sealed most. False means that nothing was charged and nothing may be
         released. Raises: as `admit`."""
         with self._charging():
-            left = self.rounds_left_to_all(budget, event, hint=hint)
-            if left >= 1:
+            able = self.rounds_left_to_all(budget, event, hint=hint) >= 1
+            if able:
                 self._seal(ALL, budget, event, hint=hint)
-                if not (self.again and self._repeated(ALL)):
-                    row = (self.run, self._round, self._attempt, budget.unit, self._event(event), now())
-                    self._db.execute("INSERT INTO everybody VALUES (?, ?, ?, ?, ?, ?)", row)
-                    self._link(self._round, self._attempt, EVERYBODY)
-                    self._count([ALL])
-        if left >= 1:
+                self._charge([(ALL, budget, event)])
+        if able:
             self._close_round()
-        return left >= 1
+        return able
 
     def answer(self, query: str, attempt: str, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
         """Charges every client that can pay for a query of this run, and returns those; `cost` is that of a round. Whoever
@@ -156,13 +302,12 @@ class Ledger:
         charged for one attempt: the same one is free and no other is ever allowed, so that one charge stands for one
         vector. Raises: AnsweredOnce where it was charged under another attempt, and as `admit`; KeyError for a query that
         was not planned."""
-        name = f"{query}:{self.keyed(attempt)}"
         with self._charging():
-            self._round, self._attempt, self.again = QUERY, name, name in self._attempts(QUERY)
+            self._open(QUERY, f"{query}:{self.keyed(attempt)}")
             paying = [client for client in clients if self._pays_once(query, client, cost(client), hint)]
             for client in paying:
                 self._seal(client.id, client.budget, cost(client), hint=hint)
-            self._charge([(client, self._asked(client.id)[query]) for client in paying])
+            self._charge([(client.id, client.budget, self._asked(client.id)[query]) for client in paying])
         self._close_round()
         return paying
 
@@ -170,26 +315,36 @@ class Ledger:
         """Notes, on disk, which vector is about to be released under a name of this run, where that may happen once. Raises:
         LedgerError where it was another one before, in whichever copy of the run's folder; then nothing may be released."""
         digest = self.keyed(digest)
-        condition = released(self.run, what, digest)
+        condition = disk.released(self.run, what, digest)
         with self._charging():
             condition.refuse(self._db, self.path)
             if condition.known(self._db) is None:
                 condition.note(self._db)
-                self._link(NOTE, f"{what}:{digest}")  # so that a mark tells an older copy, which does not know of it
+                self._link(
+                    NOTE, f"{what}:{digest}"
+                )  # so that a watermark tells an older copy, which does not know of it
 
     def released(self, what: str) -> bool:
         """Whether something was released under a name of this run."""
-        return released(self.run, what, "").known(self._db) is not None
+        return disk.released(self.run, what, "").known(self._db) is not None
 
     def refuse_copies(self) -> None:
         """Refuses to go on where a copy of this ledger was charged for what this one does not know. Raises LedgerError."""
         self._refuse_copies(self)
 
+    def refuse_older(self, watermark: Path) -> None:
+        """Refuses a ledger that lacks charges which the watermark knows. Raises LedgerError."""
+        disk.refuse_older(self._db, self.path, watermark)
+
+    def lacks(self, watermark: Path) -> bool:
+        """Whether the watermark knows of charges that are not here. Raises LedgerError for one that cannot be read."""
+        return disk.lacking(self._db, watermark) is not None
+
     @contextmanager
     def _charging(self) -> Iterator[None]:
-        """One transaction that reaches the disk, or nothing; then the marks say how far the ledger has come. Copies are
-        looked for before it, so that the later one pays nothing, and after the marks: of two that charge in the same
-        second at least one sees the other's mark, and releases nothing."""
+        """One transaction that reaches the disk, or nothing; then the watermarks say how far the ledger has come. Copies are
+        looked for before it, so that the later one pays nothing, and after the watermarks: of two that charge in the same
+        second at least one sees the other's watermark, and releases nothing."""
         done = False
         self.refuse_copies()
         try:
@@ -202,9 +357,8 @@ class Ledger:
             last = self._last_batch()
             self._db.execute("COMMIT")
             self._conditions.clear()
-            if last:
-                for mark in self._marks:
-                    reader.write_mark(mark, *last)
+            for watermark in self._watermarks if last else ():
+                disk.write_watermark(watermark, *last)
             done = True
         except (sqlite3.Error, OSError) as error:
             what = "a query" if self._round == QUERY else f"round {self._round + 1}"
@@ -213,33 +367,28 @@ class Ledger:
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            if not done:  # SQLite may have taken the transaction back by itself, or only a mark could not be written
+            if not done:  # SQLite may have taken the transaction back, or only a watermark could not be written
                 self._forget()
         self.refuse_copies()
 
-    def _charge(self, paying: Sequence[tuple[Client, DpEvent]]) -> None:
-        new = [(c, event) for c, event in paying if not (self.again and self._repeated(c.id))]
-        ids, time = {event: self._event(event) for event in {event for _, event in new}}, now()
-        self._db.executemany(
-            "INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(c.id, self.run, self._round, self._attempt, c.budget.unit, ids[e], time) for c, e in new],
-        )
-        if new:
-            self._link(self._round, self._attempt, *(client.id for client, _ in new))
-        if self._round != QUERY:
-            self._count([client.id for client, _ in new])
-
-    def _count(self, charged: Sequence[str]) -> None:
-        for name in charged:
-            if name in self._used:  # else it is read from the disk when it is asked for
+    def _charge(self, paying: Iterable[tuple[str, Budget, DpEvent]]) -> None:
+        new = [one for one in paying if not (self.again and self._repeated(one[0]))]
+        query, time = "SELECT id FROM events WHERE text = ?", now()
+        ids = {event: self._value(query, text_of(event)) for event in {event for *_, event in new}}
+        for name, budget, event in new:
+            row = (self.run, self._round, self._attempt, budget.unit, ids[event], time)
+            if name == ALL:
+                self._db.execute("INSERT INTO everybody VALUES (?, ?, ?, ?, ?, ?)", row)
+            else:
+                self._db.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?)", (name, *row))
+            if name in self._used and self._round != QUERY:  # else it is read from the disk when it is asked for
                 self._used[name] += 1
-
-    def _event(self, event: DpEvent) -> int:
-        return self._db.execute("SELECT id FROM events WHERE text = ?", (text_of(event),)).fetchone()[0]
+        if new:
+            self._link(self._round, self._attempt, *(name or EVERYBODY for name, *_ in new))
 
     def _link(self, round: int, attempt: str, *names: str) -> None:
         last = self._last_batch()
-        link = reader.chain(last[1] if last else "", self.run, round, attempt, *names)
+        link = disk.chain(last[1] if last else "", self.run, round, attempt, *names)
         self._db.execute(
             "INSERT INTO batches (run, round, attempt, charges, chain, time) VALUES (?, ?, ?, ?, ?, ?)",
             (self.run, round, attempt, len(names), link, now()),
@@ -251,7 +400,7 @@ class Ledger:
     def _close_round(self) -> None:
         self.again, self._attempt = False, ""
 
-    # What is left.
+    # How often a client can still pay.
 
     def rounds_left(self, client: Client, event: DpEvent, *, hint: int = 1) -> int:
         """How many rounds at `event`, the open one included, the client can pay for in this run; 0 or less where it cannot.
@@ -266,9 +415,7 @@ class Ledger:
 
     def _left(self, name: str, budget: Budget, event: DpEvent, hint: int) -> int:
         most = self._most(name, budget, event, hint)
-        if name not in self._seals:  # then nothing was charged either
-            return most
-        return most - self._used_by(name) + self._repeated(name)
+        return most - self._used_by(name) + self._repeated(name) if name in self._seals else most
 
     def _pays_once(self, query: str, client: Client, event: DpEvent, hint: int) -> bool:
         """Whether a client pays for a query, or has paid for this very attempt. Raises AnsweredOnce where it paid for another."""
@@ -305,9 +452,10 @@ class Ledger:
     def _seals(self) -> dict[str, Seal]:
         if self._known_seals is None:
             asked = defaultdict[str, list[tuple[str, str]]](list)
-            for name, query, text in self._db.execute(ASKED, (self.run,)):
-                asked[name].append((query, text))
-            rows = self._db.execute(SEALS, (self.run,))
+            query = "SELECT client, query, text FROM asked JOIN events ON events.id = asked.event WHERE run = ?"
+            for name, *one in self._db.execute(f"{query} ORDER BY query", (self.run,)):
+                asked[name].append((one[0], one[1]))
+            rows = self._db.execute(SEALS.format("client, unit, text, delta, most, epsilon", "="), (self.run,))
             self._known_seals = {name: Seal(*row, asked=tuple(asked[name])) for name, *row in rows}
         return self._known_seals
 
@@ -333,9 +481,9 @@ class Ledger:
                 f"In one run of the ledger {self.path} either all clients pay together or each for itself."
             )
         most = self._affordable(name, budget, event, hint)
-        new = filters.seal(budget, event, most=most, accountant=self.accountant, asked=self._asked(name))
-        for text in (new.event, *(text for _, text in new.asked)):
-            self._db.execute("INSERT OR IGNORE INTO events (text) VALUES (?)", (text,))
+        new = seal(budget, event, most=most, accountant=self.accountant, asked=self._asked(name))
+        texts = [(text,) for text in (new.event, *(text for _, text in new.asked))]
+        self._db.executemany("INSERT OR IGNORE INTO events (text) VALUES (?)", texts)
         self._db.executemany(
             "INSERT INTO asked SELECT ?, ?, ?, id FROM events WHERE text = ?",
             [(name, self.run, query, text) for query, text in new.asked],
@@ -352,7 +500,7 @@ class Ledger:
             texts = {text for _, text, *_ in self._of_other_runs(budget.unit)}
             self._relations[budget.unit] = {events.relation(price.from_text(text)) for text in texts}
         events.refuse_mixed(self._relations[budget.unit] | {events.relation(event)})
-        return filters.most_releases(
+        return most_releases(
             budget,
             event,
             before=self.before(name, budget.unit),
@@ -372,7 +520,7 @@ class Ledger:
         counted in full, whether those runs go on, were abandoned, or have released less. Seals of everybody count for each
         client."""
         if unit not in self._before:
-            self._before[unit] = sealed(self._db, unit, but=self.run)
+            self._before[unit] = sealed_before(self._db, unit, but=self.run)
         return self._before[unit].of(client)
 
     def other_runs(self, unit: Unit, *, apart: bool = False) -> int:
@@ -390,36 +538,34 @@ class Ledger:
             yield client, price.from_text(text), *numbers
 
     def _of_other_runs(self, unit: str) -> sqlite3.Cursor:
-        query = "SELECT client, text, most, delta, epsilon FROM seals JOIN events ON events.id = seals.event"
-        return self._db.execute(f"{query} WHERE run != ? AND unit = ?", (self.run, unit))
+        query = SEALS.format("client, text, most, delta, epsilon", "!=")
+        return self._db.execute(f"{query} AND unit = ?", (self.run, unit))
 
     def composition(self, client: str | None, unit: str) -> price.Composition:
         """What this run has charged to the client in one unit, all attempts counted; of None, to every client. It is what
         `price.epsilon` takes: equal events counted together, the charges to everybody among them."""
-        shared = self._releases("everybody", "''", unit)
-        own = [] if client is None else self._releases("charges", "client", unit, "AND client = ?", client)
-        return price.compose((event, count) for _, event, count in (*own, *shared))
+        return price.compose((event, n) for _, event, n in self._releases(unit, ALL, client or ALL))
 
     def compositions(self, unit: str) -> dict[str, price.Composition]:
         """`composition` of every client that this run charged by itself, read at once."""
-        shared = [(event, count) for _, event, count in self._releases("everybody", "''", unit)]
-        found: dict[str, list[tuple[DpEvent, int]]] = {}
-        for client, event, count in self._releases("charges", "client", unit):
-            found.setdefault(client, [*shared]).append((event, count))
-        return {client: price.compose(paid) for client, paid in found.items()}
+        paid = defaultdict[str, list[tuple[DpEvent, int]]](list)
+        for client, event, count in self._releases(unit):
+            paid[client].append((event, count))
+        shared = paid.pop(ALL, [])
+        return {client: price.compose([*shared, *own]) for client, own in paid.items()}
 
-    def _releases(self, table: str, who: str, unit: str, *mine: str) -> list[tuple[str, DpEvent, int]]:
-        rows = self._db.execute(
-            f"SELECT {who} AS who, text, COUNT(*) FROM {table} JOIN events ON events.id = {table}.event"
-            f" WHERE run = ? AND unit = ? {' '.join(mine[:1])} GROUP BY who, text",
-            (self.run, unit, *mine[1:]),
+    def _releases(self, unit: str, *clients: str) -> list[tuple[str, DpEvent, int]]:
+        mine = f" AND client IN ({', '.join('?' * len(clients))})" if clients else ""
+        query = (
+            "SELECT client, text, COUNT(*) FROM paid JOIN events ON events.id = paid.event WHERE run = ? AND unit = ?"
         )
+        rows = self._db.execute(f"{query}{mine} GROUP BY client, text", (self.run, unit, *clients))
         return [(client, price.from_text(text), count) for client, text, count in rows]
 
     def spent(self, client: Client) -> float:
         """The epsilon of all that other runs have sealed and of all that this one has charged, in the budget's unit.
-        Guarantee: an upper bound for whatever order the runs were chosen in (basic composition, filter.py). It holds at
-        the sum of the runs' deltas."""
+        Guarantee: an upper bound for whatever order the runs were chosen in (basic composition). It holds at the sum of
+        the runs' deltas."""
         return self.before(client.id, client.budget.unit).epsilon + self.alone(client)
 
     def alone(self, client: Client) -> float:
@@ -429,7 +575,7 @@ class Ledger:
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """Every charge of every run, oldest first, as plain values."""
-        return charges(self._db)
+        return disk.charges(self._db)
 
     def charged(self) -> set[str]:
         """The clients that were ever charged by themselves, in whatever run."""
@@ -438,8 +584,7 @@ class Ledger:
     def charged_most(self) -> str | None:
         """Whom this run has charged by itself most often; None before its first such charge."""
         query = "SELECT client FROM charges WHERE run = ? AND round >= 0 GROUP BY client ORDER BY COUNT(*) DESC LIMIT 1"
-        row = self._db.execute(query, (self.run,)).fetchone()
-        return row[0] if row else None
+        return self._value(query, self.run)
 
     def charged_before(self, round: int, attempt: str) -> bool:
         """Whether another attempt at a round of this run was charged: another release of it may have been seen."""
@@ -447,24 +592,21 @@ class Ledger:
 
     def is_first(self, round: int, attempt: str) -> bool:
         """Whether no attempt at a round of this run was charged before this one: once that is so, it stays so."""
-        row = self._db.execute(
-            f"{BATCHES.format('attempt', '=')} ORDER BY number LIMIT 1", (self.run, round)
-        ).fetchone()
-        return row is None or row[0] == self.keyed(attempt)
+        first = self._value(f"{BATCHES.format('attempt', '=')} ORDER BY number LIMIT 1", self.run, round)
+        return first in (None, self.keyed(attempt))
 
     def charged_rounds(self) -> int:
         """How many releases of this run are on disk: a round that was paid for twice counts twice."""
-        rows = "SELECT run, round, attempt FROM charges UNION SELECT run, round, attempt FROM everybody"
-        counted = f"SELECT COUNT(*) FROM ({rows}) WHERE run = ? AND round >= 0"  # queries belong to no round
-        return self._db.execute(counted, (self.run,)).fetchone()[0]
+        rows = "SELECT DISTINCT round, attempt FROM paid WHERE run = ? AND round >= 0"  # queries belong to no round
+        return self._value(f"SELECT COUNT(*) FROM ({rows})", self.run)
 
     def knows(self, what: int | str, *, run: str | None = None) -> bool:
         """Whether any attempt at a round (or a query, by name) of this run, or of another one, was charged. Charged means: it
         may have been released."""
+        run, rows = run or self.run, BATCHES.format("1", "=")
         if isinstance(what, int):
-            return self._db.execute(BATCHES.format("1", "="), (run or self.run, what)).fetchone() is not None
-        rows = f"{BATCHES.format('1', '=')} AND attempt LIKE ? || ':%'"
-        return self._db.execute(rows, (run or self.run, QUERY, what)).fetchone() is not None
+            return self._value(rows, run, what) is not None
+        return self._value(f"{rows} AND attempt LIKE ? || ':%'", run, QUERY, what) is not None
 
     def answered(self, query: str, attempt: str) -> set[str]:
         """The clients that this run has charged for one attempt at a query, by what it is called here (`keyed`)."""
@@ -473,12 +615,7 @@ class Ledger:
 
     def keyed(self, text: str) -> str:
         """What an attempt, or anything else that follows from rows, is called here and in a run's files."""
-        return keyed(self._key, text)
-
-    def link(self, number: int) -> str | None:
-        """The chained hash of a batch of charges (`reader.chain`); None where there is no such batch."""
-        row = self._db.execute("SELECT chain FROM batches WHERE number = ?", (number,)).fetchone()
-        return row[0] if row else None
+        return disk.keyed(self._key, text)
 
     def _attempts(self, round: int) -> set[str]:
         return {name for (name,) in self._db.execute(BATCHES.format("attempt", "="), (self.run, round))}
@@ -495,4 +632,4 @@ class Ledger:
         self._used: dict[str, int] = {}
 
     def _data_version(self) -> int:
-        return self._db.execute("PRAGMA data_version").fetchone()[0]
+        return self._value("PRAGMA data_version")

@@ -16,7 +16,7 @@ from tacit.engine.assemble import build
 from tacit.engine.queries import kept
 from tacit.engine.run_files import read
 from tacit.errors import BadInput, Refusal, TacitError
-from tacit.privacy.ledger.sql import QUERY
+from tacit.privacy.ledger.disk import QUERY
 from tacit.report.closing import facts
 from tacit.report.collect import run_page
 from tacit.types import Message

@@ -17,7 +17,7 @@ from tacit.deploy.site.limits import make_site
 from tacit.engine.assemble import clients
 from tacit.engine.queries import kept
 from tacit.errors import BadInput, TacitError
-from tacit.privacy.ledger.sql import QUERY
+from tacit.privacy.ledger.disk import QUERY
 
 EPSILONS = {"coast": 30.0, "north": 30.0, "valley": 80.0}
 

@@ -1,16 +1,20 @@
-"""A ledger file: its tables, the secret beside it, and how it is opened, for charging or for reading alone. `facts` says what
-the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and `everybody` (of all) what
-was released, each naming its event in `events`. `asked` are the queries that a seal pays for beside rounds, charged under
-QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE). `draws`, `held` and `holdings` are
-what runs must agree on. Whatever follows from rows (the population, attempts, the three last tables) is a hash under the
-key in the secret, a file beside the ledger: whoever has the ledger alone can guess rows and never sees whether a guess was
-right. Assumes: whoever may read the secret is trusted with the rows."""
+"""A ledger file: its tables, the secret beside it, how it is opened, and the watermarks that show a lost or older copy.
+
+`facts` says what the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and `everybody`
+(of all) what was released, each naming its event in `events`; `paid` shows both. `asked` are the queries that a seal pays for
+beside rounds, charged under QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE). `draws`, `held`
+and `holdings` are what runs must agree on. Whatever follows from rows (the population, attempts, the three last tables) is a hash
+under the key in the secret, a file beside the ledger: whoever has the ledger alone can guess rows and never sees whether a guess
+was right. Assumes: whoever may read the secret is trusted with the rows."""
 
 import datetime
+import fcntl
 import hashlib
+import json
+import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +39,7 @@ CREATE TABLE IF NOT EXISTS everybody (
     unit TEXT NOT NULL, event INTEGER NOT NULL REFERENCES events (id), time TEXT NOT NULL,
     PRIMARY KEY (run, round, attempt)
 ) WITHOUT ROWID;
+CREATE VIEW IF NOT EXISTS paid AS SELECT * FROM charges UNION ALL SELECT '', * FROM everybody;
 CREATE TABLE IF NOT EXISTS seals (
     client TEXT NOT NULL, run TEXT NOT NULL, unit TEXT NOT NULL, event INTEGER NOT NULL REFERENCES events (id),
     delta REAL NOT NULL, most INTEGER NOT NULL, epsilon REAL NOT NULL, time TEXT NOT NULL,
@@ -60,21 +65,21 @@ OTHER_DATA = (
     "belongs to other data or another partition of it, or rows are dealt out or held out by another seed (seed.data, run.seed)"
     " or share"
 )
-FORMAT = "3"
-EVERYBODY = "every client"  # how `charges` names whom a charge to all is for
+FORMAT = "4"
+EVERYBODY = "every client"  # how people read whom a charge to all is for
 ALL = ""  # whose seal that is
 QUERY = -1  # the round under which queries are charged: they belong to none
 NOTE = -2  # the round of a batch without charges, which notes what was released (`Ledger.release`)
 COLUMNS: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")  # of a charge
 SECRET, SUFFIX = "secret", ".secret"  # whose keyed hash says which secret is the ledger's, and where it lies
-KEY_BYTES, KEYED_BYTES = 32, 16
-OWNER = 0o600
+KEY_BYTES, KEYED_BYTES, CHAIN_BYTES = 32, 16, 16
 BUSY_SECONDS = 60.0  # how long a second run on the same ledger waits for its turn
 UNRELEASED = "nothing was released."
+NAME = "ledger.mark"  # the watermark beside a run or a site
 
 
-# The secret beside a ledger. Guarantee: it is made once, before the ledger, and never again: under another key the same rows
-# would be other ones, and their budgets would begin anew.
+# The secret. Guarantee: it is made once, before the ledger, and never again: under another key the same rows would be other
+# ones, and their budgets would begin anew.
 
 
 def secret_of(ledger: Path) -> Path:
@@ -95,10 +100,8 @@ def keyed(key: bytes, text: bytes | str) -> str:
 def key_of(ledger: Path) -> bytes:
     """The key of a ledger; of one that nobody has begun it is made, by one of all who ask at once. Raises: LedgerError where
     it is gone, damaged, open to others or cannot be written."""
-    file, begun = (
-        secret_of(ledger),
-        begun_at(ledger),
-    )  # in this order: a ledger that is there was begun after its secret
+    file = secret_of(ledger)
+    begun = begun_at(ledger)  # looked at first: a ledger that is there was begun after its secret
     if not file.exists():
         if begun:
             raise LedgerError(
@@ -120,8 +123,7 @@ def key_of(ledger: Path) -> bytes:
 
 def _make_secret(file: Path) -> None:
     try:
-        record = {"key": secrets.token_hex(KEY_BYTES)}
-        keys.write(file, record, mode=keys.SECRET)
+        keys.write(file, {"key": secrets.token_hex(KEY_BYTES)}, mode=keys.SECRET)
     except BadInput as error:
         if not file.exists():  # else another process was first
             raise LedgerError(f"{file} cannot be written ({error.__cause__}); {UNRELEASED}") from error
@@ -132,7 +134,7 @@ def begun_at(ledger: Path) -> bool:
     return ledger.exists() and ledger.stat().st_size > 0
 
 
-# Opening a file.
+# Opening.
 
 
 def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
@@ -142,13 +144,16 @@ def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
     cannot be opened, has another format (it is left as it is), or belongs to other data."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _close_to_others(path)
+        if not path.exists():
+            store.create(path, b"")
+        elif path.stat().st_mode & 0o077:  # not opened for this: closing it would end this process's locks on it
+            path.chmod(store.OWNER)
         db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
         db.execute("PRAGMA synchronous=FULL")
         refuse_other_format(db, path)
         db.executescript(SCHEMA)
-        facts = {"format": FORMAT, "secret": keyed(key, SECRET), "population": keyed(key, population)}
         refuse_other_secret(db, path, key)
+        facts = {"format": FORMAT, "secret": keyed(key, SECRET), "population": keyed(key, population)}
         db.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", facts.items())
         refuse_other_format(db, path)
         refuse_other_population(db, path, population, key)
@@ -157,20 +162,10 @@ def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
         raise LedgerError(f"The ledger {path} cannot be opened ({error}); {UNRELEASED}") from error
 
 
-def _close_to_others(path: Path) -> None:
-    """Gives a ledger the mode 0600. One that is there is not opened: closing it would end this process's locks on it."""
-    if path.exists():
-        if path.stat().st_mode & 0o077:
-            path.chmod(OWNER)
-        return
-    store.create(path, b"")
-
-
 def _fact(db: sqlite3.Connection, name: str, default: str) -> str:
-    known = (
-        db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone() if "facts" in tables_of(db) else None
-    )
-    return known[0] if known else default
+    query = "SELECT value FROM facts WHERE name = ?"
+    row = db.execute(query, (name,)).fetchone() if "facts" in tables_of(db) else None
+    return row[0] if row else default
 
 
 def refuse_other_format(db: sqlite3.Connection, path: Path) -> None:
@@ -245,15 +240,73 @@ def tables_of(db: sqlite3.Connection) -> set[str]:
     return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def charges(db: sqlite3.Connection, tables: Sequence[str] = ("charges", "everybody")) -> Iterator[dict[str, Any]]:
-    """Every charge in these tables, oldest first, under the names of COLUMNS; one to all has the client EVERYBODY."""
-    parts = {"charges": "SELECT * FROM charges", "everybody": f"SELECT '{EVERYBODY}', * FROM everybody"}
-    query = (
-        f"SELECT run, round, attempt, client, unit, text, time FROM ({' UNION ALL '.join(parts[t] for t in tables)}) AS paid"
+def charges(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    """Every charge, oldest first, under the names of COLUMNS; one to all has the client EVERYBODY."""
+    rows = db.execute(
+        f"SELECT run, round, attempt, IIF(client = '', '{EVERYBODY}', client) AS client, unit, text, time FROM paid"
         " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
     )
-    for row in db.execute(query) if tables else ():
+    for row in rows:
         yield dict(zip(COLUMNS, row, strict=True))
+
+
+# Watermarks: files beside a run or a site that say how far its ledger had come.
+
+
+def chain(before: str, *parts: object) -> str:
+    """The hash of a batch of charges (its run, round, attempt and clients) and of all before it, whose link is `before`."""
+    text = json.dumps([before, *map(str, parts)])
+    return hashlib.blake2b(text.encode(), digest_size=CHAIN_BYTES).hexdigest()
+
+
+def write_watermark(path: Path, number: int, link: str) -> None:
+    """Notes how far a ledger has come; a watermark that is further stays. Guarantee: a kill or a power cut leaves the old one
+    or the new one. Runs that share a ledger write one after the other, by a lock beside the file: one that overtook
+    another would set it back. Raises: OSError where it cannot be written, LedgerError where what is there cannot be read."""
+    lock = os.open(path.with_name(f".{path.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(lock, "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        known = read_watermark(path)
+        if known is None or known[0] <= number:
+            store.write(path, json.dumps({"batch": number, "chain": link}).encode(), mode=store.OWNER)
+
+
+def read_watermark(path: Path) -> tuple[int, str] | None:
+    """(number of the last batch, its hash), or None where there is no file. Raises LedgerError for one that cannot be read."""
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        return int(record["batch"]), str(record["chain"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LedgerError(f"{path} says how far the ledger had come, and cannot be read: put it back.") from None
+
+
+def refuse_lost(ledger: Path, watermark: Path) -> None:
+    """Refuses to begin an empty ledger where one was charged before. Raises LedgerError."""
+    if read_watermark(watermark) is not None and not begun_at(ledger):
+        raise LedgerError(
+            f"{ledger} is gone, but {watermark} says that it was charged: restore the ledger; {UNRELEASED}"
+        )
+
+
+def lacking(db: sqlite3.Connection, watermark: Path) -> int | None:
+    """The batch that a watermark knows and a ledger lacks, or has otherwise; None where it lacks none. Raises LedgerError."""
+    known = read_watermark(watermark)
+    if known is None:
+        return None
+    row = "batches" in tables_of(db) and db.execute("SELECT chain FROM batches WHERE number = ?", known[:1]).fetchone()
+    return None if row and row[0] == known[1] else known[0]
+
+
+def refuse_older(db: sqlite3.Connection, path: Path, watermark: Path) -> None:
+    """Refuses a ledger that lacks charges which the watermark knows, or has others under their number. Raises LedgerError."""
+    batch = lacking(db, watermark)
+    if batch is not None:
+        raise LedgerError(
+            f"{path} is an older copy, or another ledger, than the one charged here (it lacks batch {batch} of {watermark}):"
+            f" restore the newest copy of the ledger; {UNRELEASED}"
+        )
 
 
 # What a ledger must not contradict: which cohorts were drawn for which rows, and which vector a charge stands for.
@@ -274,50 +327,38 @@ class Condition(Protocol):
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The server's seeded cohorts: the same `key` draws the same ones, on rows with this `digest`; both are keyed by the
-    secret. On other rows two runs would share one draw, and their prices are for independent ones."""
+class Once:
+    """One key has one digest. `otherwise` is what the ledger knows where it has another one."""
 
     key: str
     digest: str
+    otherwise: str
 
     def known(self, db: sqlite3.Connection) -> str | None:
         """The digest that is noted under this key; None for nothing."""
-        found = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
-        return found[0] if found else None
+        row = db.execute("SELECT digest FROM draws WHERE key = ?", (self.key,)).fetchone()
+        return row[0] if row else None
 
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
-        """Raises LedgerError where another digest is noted under this key."""
         if self.known(db) not in (None, self.digest):
-            raise LedgerError(f"The ledger {path} knows {self.otherwise}")
-
-    @property
-    def otherwise(self) -> str:
-        """What the ledger knows where it knows another digest."""
-        return (
-            "a run of these settings on other rows, and the same seed would draw the same cohorts: change run.seed or"
-            f" seed.noise; {UNRELEASED}"
-        )
+            raise LedgerError(f"The ledger {path} knows {self.otherwise} {UNRELEASED.capitalize()}")
 
     def note(self, db: sqlite3.Connection) -> None:
         db.execute("INSERT OR IGNORE INTO draws VALUES (?, ?)", (self.key, self.digest))
 
 
-@dataclass(frozen=True)
-class Released(Draws):
-    """That one charge stands for one vector: what was released under a name (`what`) of a run, by the vector's digest."""
-
-    what: str = ""
-
-    @property
-    def otherwise(self) -> str:
-        """What the ledger knows where another vector was released under this name."""
-        return (
-            f"that this {self.what} was released, as something else, for the one charge that stands for it: a copy of the folder"
-            " went on before, or its checkpoint was edited. Nothing was released."
-        )
+def seeded_cohorts(key: str, digest: str) -> Once:
+    """The server's seeded cohorts: the same `key` draws the same ones, on rows with this `digest`; both are keyed by the
+    secret. On other rows two runs would share one draw, and their prices are for independent ones."""
+    text = "a run of these settings on other rows, and the same seed would draw the same cohorts"
+    return Once(key, digest, f"{text}: change run.seed or seed.noise.")
 
 
-def released(run: str, what: str, digest: str) -> Released:
-    """The vector that is released under a name of a run."""
-    return Released(f"released {run} {what}", digest, what)
+def released(run: str, what: str, digest: str) -> Once:
+    """That one charge stands for one vector: what is released under a name (`what`) of a run, by the vector's digest."""
+    text = f"that this {what} was released, as something else, for the one charge that stands for it"
+    return Once(
+        f"released {run} {what}",
+        digest,
+        f"{text}: a copy of the folder went on before, or its checkpoint was edited.",
+    )
