@@ -26,7 +26,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tacit.crypto import holder, proofs
+from tacit.crypto import proofs, reports
 from tacit.crypto import seal as seals
 
 MOST = 3.0  # times the run without encryption
@@ -39,7 +39,7 @@ UNPROVED = ", no proofs"  # the same run with nothing proved and nothing checked
 def without_proofs() -> None:
     """Makes this process, and its forks, send zeros for proofs and believe everybody."""
     seals.prove = lambda claim, messages, secret: bytes(proofs.proof_bytes(claim.public))
-    holder.unproved = lambda reports: {}
+    reports.unproved = lambda found: {}
     proofs.warm = lambda public: None
 
 
@@ -142,7 +142,7 @@ def stages(size: int) -> dict[str, float]:
 
 def opening() -> dict[str, float]:
     """Seconds, on one core, of opening a sum of `digits-encrypted` with the whole key, and of each step with shares of it."""
-    from tacit.crypto.randomisers import Randomisers
+    from tacit.crypto.paillier import Randomisers
     from tacit.crypto.secret_key import generate
     from tacit.crypto.threshold import deal, join, refuse_wrong
 

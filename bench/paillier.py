@@ -21,8 +21,7 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")  # pypaillier uses all cores oth
 import numpy as np
 
 from tacit import store
-from tacit.crypto.paillier import SIZES
-from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.paillier import SIZES, Randomisers
 from tacit.crypto.secret_key import generate
 
 SLOW = 12  # ciphertexts that python-paillier seals in a turn

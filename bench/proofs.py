@@ -19,9 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tacit.crypto.paillier import SIZES, PublicKey
+from tacit.crypto.paillier import SIZES, PublicKey, Randomisers
 from tacit.crypto.proofs import Claim, balanced, equation, hold_together, proof_bytes, prove, warm
-from tacit.crypto.randomisers import Randomisers
 from tacit.crypto.secret_key import generate
 
 SHAPES = ("ordinary", "short-exponent")

@@ -11,7 +11,7 @@ import pytest
 import ready
 from docs_pages import PAGES, ROOT, commands, known, whole
 
-from tacit.crypto import envelope
+from tacit.crypto import reports
 from tacit.deploy.site import requests
 from tacit.privacy.accounting import events
 from tacit.privacy.accounting.price import noise_multiplier
@@ -103,10 +103,10 @@ def test_the_page_on_formats_names_every_table_column_event_and_question():
     ours = (kind for kind in events._KINDS.values() if kind.types[0].__module__.startswith(("tacit.", "dp_accounting")))
     said = {f"`{word}`" for word in (*requests.KINDS, *disk.COLUMNS, *(kind.name for kind in ours))}
     said |= {f"`{name}`" for name in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", disk.SCHEMA)}
-    said |= {f"`{field.name}`" for field in dataclasses.fields(envelope.Header)}
+    said |= {f"`{field.name}`" for field in dataclasses.fields(reports.Header)}
     assert sorted(word for word in said if word not in page) == []
     assert f"Format {disk.FORMAT}:" in page
-    assert repr(envelope.PREFIX.decode())[1:-1] in page
+    assert repr(reports.PREFIX.decode())[1:-1] in page
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,11 @@ def _new(folder: Path, shape: str, bits: int, *, force: bool) -> dict[str, Any]:
 
 
 def _client(folder: Path, name: str, *, force: bool) -> dict[str, Any]:
-    from tacit.crypto import signing
+    from tacit.crypto import keys
 
-    signer = signing.new_signer(name)
-    facts = {"kind": "signing key", "client": name, "id": signing.fingerprint(signer.public)}
-    return facts | _files(signing.save(folder, signer, force=force))
+    signer = keys.new_signer(name)
+    facts = {"kind": "signing key", "client": name, "id": keys.fingerprint(signer.public)}
+    return facts | _files(keys.save_signer(folder, signer, force=force))
 
 
 def _split(file: Path, shares: str, out: Path | None, *, force: bool) -> dict[str, Any]:
@@ -102,21 +102,21 @@ def _split(file: Path, shares: str, out: Path | None, *, force: bool) -> dict[st
         raise BadInput(f"Expected --split T/N, such as 2/3, got {shares!r}.")
     if out is None:
         raise BadInput("--split needs --out DIR, where the shares go.")
-    made = deal(keys.load_secret(file), threshold=int(threshold), of=int(of))
+    made = deal(keys.load_as(keys.SecretKey, file), threshold=int(threshold), of=int(of))
     facts = _of(made[0].verification.public, "shares") | {"opened by": f"{threshold} of {of}"}
     return facts | _files(keys.save_shares(out, made, force=force))
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    from tacit.crypto import keys, signing
+    from tacit.crypto import keys
     from tacit.crypto.paillier import PublicKey
     from tacit.crypto.secret_key import SecretKey
     from tacit.crypto.threshold import Share
 
     record = keys.read(file, secret=False)
     if record.get("kty") == "OKP":
-        client, public, kind = signing.described(file, record)
-        return {"kind": kind, "client": client, "id": signing.fingerprint(public)}
+        client, public, kind = keys.described(file, record)
+        return {"kind": kind, "client": client, "id": keys.fingerprint(public)}
     key = keys.load(file)
     if isinstance(key, PublicKey):
         return _of(key, "public key")

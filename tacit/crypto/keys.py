@@ -1,14 +1,23 @@
-"""Paillier keys on disk, in the JSON form that python-paillier's `pheutil` reads and writes.
+"""Keys on disk: Paillier keys in the JSON form that python-paillier's `pheutil` reads and writes, and who is who.
 
 What is Tacit's own (the shape, h_s, the short primes) stands under "tacit", which `pheutil` passes over. A key made by
-`pheutil` can be used here: it is an ordinary one without h_s, so its randomisers cost a whole exponentiation."""
+`pheutil` can be used here: it is an ordinary one without h_s, so its randomisers cost a whole exponentiation.
 
+Every client has an Ed25519 key (RFC 8032), as a JSON web key (RFC 8037). Its signing key is its own file; the public halves of
+all members lie in one folder that everybody has. Which keys belong to which institution is agreed outside Tacit: whoever can
+change that folder can invent members."""
+
+import hashlib
 import json
 import os
 from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from gmpy2 import mpz
 
 from tacit import store
@@ -18,10 +27,12 @@ from tacit.crypto.threshold import Share, Verification
 from tacit.errors import BadInput, KeyRefused
 from tacit.wire import json_object
 
-# Key files: JSON that only its owner can read.
-
 SECRET, PUBLIC = 0o600, 0o644
 MOST_BYTES = 1 << 20  # the verification keys of 100 shares of 4096 bits take 140 kB
+SECRET_FILE, PUBLIC_FILE, VERIFICATION_FILE = "secret.json", "public.json", "verification.json"
+SHARE_FILE = "share.json"  # in the folder of whoever has one
+MEMBER, SIGNING = ".member.json", ".signing.json"
+GARBLED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)  # what reading a crafted record raises
 
 
 def to_text(number: int) -> str:
@@ -45,7 +56,7 @@ def bytes_to_text(raw: bytes) -> str:
 
 
 def bytes_from_text(text: str) -> bytes:
-    r"""What `bytes_to_text` wrote, with or without padding. Raises: ValueError, or TypeError for what is no text."""
+    """What `bytes_to_text` wrote, with or without padding. Raises: ValueError, or TypeError for what is no text."""
     if not isinstance(text, str):
         raise TypeError(f"{type(text).__name__} in the place of base64url")
     return b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -93,10 +104,16 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
         raise KeyRefused(f"{path} is not a key file: it is not a JSON object such as Tacit writes.") from error
 
 
-SECRET_FILE, PUBLIC_FILE, VERIFICATION_FILE = "secret.json", "public.json", "verification.json"
-SHARE_FILE = "share.json"  # in the folder of whoever has one
+# Keys of Paillier's encryption.
+
 Key = PublicKey | SecretKey | Share | Verification
 T = TypeVar("T", PublicKey, SecretKey, Share, Verification)
+WORDS = {
+    PublicKey: "a public key",
+    SecretKey: "a secret key",
+    Share: "a share of a key",
+    Verification: "a verification key",
+}
 
 
 def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Path]:
@@ -141,31 +158,24 @@ def load(path: Path) -> Key:
         record = read(path, secret=True)
     try:
         return _parse(record)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except GARBLED as error:
         raise KeyRefused(f"{path} is not a key file of Tacit or pheutil: it lacks or garbles {error}.") from error
 
 
-def load_public(path: Path) -> PublicKey:
-    """A public key. Raises: KeyRefused as `load`, and for a secret key's file: the server must not have one."""
-    return _expect(path, PublicKey, "a public key")
-
-
-def load_secret(path: Path) -> SecretKey:
-    """A secret key. Raises: KeyRefused as `load`, and for a key of another kind."""
-    return _expect(path, SecretKey, "a secret key")
+def load_as(kind: type[T], path: Path) -> T:
+    """A key of one kind. Raises: KeyRefused as `load`, and for a key of another kind: a server must not have a secret one."""
+    key = load(path)
+    if not isinstance(key, kind):
+        raise KeyRefused(f"{path} does not hold {WORDS[kind]}.")
+    return key
 
 
 def load_share(path: Path) -> Share:
     """One share of a split key, which is the one that its verification key was made from. Raises: KeyRefused."""
-    share = _expect(path, Share, "a share of a key")
+    share = load_as(Share, path)
     if not share.genuine():
         raise KeyRefused(f"{path} does not hold share {share.index} of its key: it was altered, so ask for it again.")
     return share
-
-
-def load_verification(path: Path) -> Verification:
-    """The public part of a split key. Raises: KeyRefused as `load`, and for a key of another kind, a share among them."""
-    return _expect(path, Verification, "a verification key")
 
 
 def public_record(key: PublicKey) -> dict[str, Any]:
@@ -219,8 +229,115 @@ def _public(record: dict[str, Any]) -> PublicKey:
     return PublicKey(from_text(record["n"]), own.get("shape", "ordinary"), h_s)
 
 
-def _expect(path: Path, kind: type[T], words: str) -> T:
-    key = load(path)
-    if not isinstance(key, kind):
-        raise KeyRefused(f"{path} does not hold {words}.")
-    return key
+# Who is who: signing keys, and the members of a run.
+
+Members = Mapping[str, Ed25519PublicKey]
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A client and the key it signs with, which is never printed."""
+
+    client: str
+    key: Ed25519PrivateKey = field(repr=False)
+
+    def sign(self, content: bytes) -> bytes:
+        """A signature of 64 bytes (Ed25519, deterministic). Assumes: content with a prefix of its own use (`reports.PREFIX`)."""
+        return self.key.sign(content)
+
+    @property
+    def public(self) -> Ed25519PublicKey:
+        return self.key.public_key()
+
+
+def new_signer(client: str) -> Signer:
+    """A new signing key, from the operating system's entropy. Raises: BadInput for a name that cannot be a file's."""
+    if not _usable(client):
+        raise BadInput(f"Expected a client's name of letters, digits, '-', '_' and '.', got {client!r}.")
+    return Signer(client, Ed25519PrivateKey.generate())
+
+
+def save_signer(folder: Path, signer: Signer, *, force: bool = False) -> tuple[Path, Path]:
+    """Writes NAME.signing.json (its owner's alone), then NAME.member.json (for others' folders); returns both. Raises: BadInput."""
+    x = bytes_to_text(signer.public.public_bytes_raw())
+    public = {"kty": "OKP", "crv": "Ed25519", "x": x, "kid": signer.client}
+    secret, member = folder / f"{signer.client}{SIGNING}", folder / f"{signer.client}{MEMBER}"
+    write(secret, public | {"d": bytes_to_text(signer.key.private_bytes_raw())}, mode=SECRET, force=force)
+    write(member, public, mode=PUBLIC, force=force)
+    return secret, member
+
+
+def load_signer(path: Path) -> Signer:
+    """A signing key, whose public half belongs to it and whose name can be a file's. Raises: KeyRefused."""
+    record = read(path, secret=True)
+    try:
+        signer = Signer(_kid(record), Ed25519PrivateKey.from_private_bytes(bytes_from_text(record["d"])))
+        if bytes_from_text(record["x"]) != signer.public.public_bytes_raw():
+            raise ValueError("x, which is not the public half of d")
+        return signer
+    except GARBLED as error:
+        raise KeyRefused(f"{path} is not a signing key: it lacks or garbles {error}.") from error
+
+
+def fingerprint(public: Ed25519PublicKey) -> str:
+    """128 bits of SHA-256 of a member's key, in hexadecimal, to be compared by telephone."""
+    return hashlib.sha256(b"tacit member" + public.public_bytes_raw()).hexdigest()[:32]
+
+
+def described(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey, str]:
+    """Whose key a file holds, its public half, and of which kind it is. Raises: KeyRefused."""
+    if "d" in record:
+        signer = load_signer(path)
+        return signer.client, signer.public, "signing key"
+    return *_member(path, record), "member's key"
+
+
+def load_members(folder: Path) -> dict[str, Ed25519PublicKey]:
+    """All members in a folder of NAME.member.json, by name. Raises: KeyRefused; BadInput for a folder without members.
+
+    Guarantee: one key a name and one name a key, so that counting names counts keys. Whether a key is an institution's is
+    agreed outside Tacit.
+    """
+    members = {}
+    for path in sorted(folder.glob(f"*{MEMBER}")):
+        client, key = _member(path, read(path, secret=False))
+        members[client] = key
+        if path.name != f"{client}{MEMBER}":
+            raise KeyRefused(f"{path} names the member {client!r}: it must have the member's own file name.")
+    if not members:
+        raise BadInput(f"There are no members in {folder}: put every client's NAME{MEMBER} there.")
+    if len({key.public_bytes_raw() for key in members.values()}) < len(members):
+        raise KeyRefused(f"Two members in {folder} have one key: each needs its own, so that reports can be counted.")
+    return members
+
+
+def _member(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey]:
+    try:
+        return _kid(record), Ed25519PublicKey.from_public_bytes(bytes_from_text(record["x"]))
+    except GARBLED as error:
+        raise KeyRefused(f"{path} is not a member's key: it lacks or garbles {error}.") from error
+
+
+def _usable(name: str) -> bool:
+    return bool(name) and all(sign.isalnum() or sign in "-_." for sign in name) and not name.startswith(".")
+
+
+def _kid(record: dict[str, Any]) -> str:
+    name = record["kid"]
+    if not isinstance(name, str) or not _usable(name):
+        raise ValueError("kid, which is no client's name")
+    return name
+
+
+def verified(members: Members, client: str, content: bytes, signature: bytes) -> bool:
+    """Whether a member signed the content. Raises: KeyError for somebody who is no member.
+
+    >>> signer = new_signer("north")
+    >>> verified({"north": signer.public}, "north", b"content", signer.sign(b"content"))
+    True
+    """
+    try:
+        members[client].verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True

@@ -17,46 +17,26 @@ import hashlib
 import hmac
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
-import torch
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from tacit.crypto.grid import Lanes
-from tacit.crypto.signing import Members, Signer
-from tacit.errors import BadInput, BadOpening, GridOverflow, MessageRefused, Refused, TacitError, TooFewReports
-from tacit.types import Message, Shared
+from tacit.crypto.keys import Members, Signer, verified
+from tacit.crypto.threshold import fewest_shares
+from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewReports
 
 PRIME = 2**256 + 297  # the least prime above 2^256: every seed of 32 bytes is one field element
 SEED_BYTES, SHARE_BYTES = 32, 33  # a field element may need one bit more than 32 bytes
-KINDS = ("own", "key")  # what is shared: the seed of a client's own mask, and the seed of its key for pairs
+OWN, PAIRS = KINDS = ("own", "key")  # what is shared: the seed of a client's own mask, and of its key for pairs
 NONCE = bytes(12)  # every envelope has a key of its own: run, round, attempt, sender and receiver are in it
 WIDTHS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}  # sums are modulo 2^32 or 2^64
-
-
-def fewest_honest(members: int, *, colluding: int) -> int:
-    """The least t with 2 t > n + c: two lists of survivors cannot both get t signatures if c members sign twice.
-
-    >>> fewest_honest(30, colluding=1), fewest_honest(4, colluding=1)
-    (16, 3)
-    """
-    return (members + colluding) // 2 + 1
-
-
-def _derived(secret: bytes, *info: str) -> bytes:
-    text = json.dumps(info, separators=(",", ":")).encode()
-    return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=b"tacit masks 1\n" + text).derive(secret)
-
-
-def _private(seed: bytes) -> X25519PrivateKey:
-    return X25519PrivateKey.from_private_bytes(seed)
 
 
 @dataclass(frozen=True)
@@ -90,8 +70,8 @@ class Roster:
 
     @property
     def threshold(self) -> int:
-        """How many signatures and shares an opening takes."""
-        return fewest_honest(len(self.names), colluding=self.colluding)
+        """How many signatures and shares an opening takes: c members that sign twice cannot give two lists as many."""
+        return fewest_shares(of=len(self.names), colluding=self.colluding)
 
     @cached_property
     def digest(self) -> str:
@@ -114,6 +94,26 @@ class Attempt:
         """Run, members, round and attempt."""
         return (self.roster.run, self.roster.digest, str(self.round), str(self.attempt))
 
+    def bound(self, *words: object) -> bytes:
+        """Words that stand for this attempt alone, as bytes to sign, hash or authenticate."""
+        return json.dumps([*self.label, *words]).encode()
+
+    def commitment(self, name: str, kind: str, seed: bytes) -> bytes:
+        return hashlib.sha256(b"tacit masks seed 1\n" + self.bound(name, kind) + seed).digest()
+
+    def own_key(self, model: str, name: str, seed: bytes) -> bytes:
+        """The key of a client's own mask on one model."""
+        return _derived(seed, "own mask", *self.label, model, name)
+
+    def pair_key(self, model: str, me: str, seed: bytes, other: str, public: bytes) -> bytes:
+        """The key of a pair's mask on one model, the same from both sides."""
+        common = _private(seed).exchange(X25519PublicKey.from_public_bytes(public))
+        return _derived(common, "pair mask", *self.label, model, *sorted((me, other)))
+
+    def survivors(self, model: str, setups: Collection[str], survivors: Sequence[str]) -> bytes:
+        """What survivors sign: the attempt, the model, who took part and who survived."""
+        return b"tacit masks survivors 1\n" + self.bound(model, sorted(setups), list(survivors))
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -127,12 +127,9 @@ class Setup:
 
     def content(self, attempt: Attempt) -> bytes:
         """The bytes that the sender signs."""
-        parts = [*attempt.label, self.sender, self.key.hex(), *(one.hex() for one in self.commitments)]
-        return b"tacit masks setup 1\n" + json.dumps(parts).encode()
-
-
-def _commitment(attempt: Attempt, name: str, kind: str, seed: bytes) -> bytes:
-    return hashlib.sha256(b"tacit masks seed 1\n" + json.dumps([*attempt.label, name, kind]).encode() + seed).digest()
+        return b"tacit masks setup 1\n" + attempt.bound(
+            self.sender, self.key.hex(), *(one.hex() for one in self.commitments)
+        )
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,6 @@ class Party:
 
     @property
     def name(self) -> str:
-        """The member."""
         return self.signer.client
 
     @cached_property
@@ -163,38 +159,40 @@ class Party:
     def _seed(self, attempt: Attempt, kind: str) -> bytes:
         return _derived(self.secret, "seed", kind, *attempt.label)
 
+    def _pair_public(self, attempt: Attempt) -> bytes:
+        return _private(self._seed(attempt, PAIRS)).public_key().public_bytes_raw()
+
+    def _shares(self, attempt: Attempt) -> list[tuple[int, int]]:
+        """For every member in order its share of both seeds."""
+        of, threshold = len(attempt.roster.names), attempt.roster.threshold
+        own, key = (
+            shared(
+                self._seed(attempt, kind),
+                of=of,
+                threshold=threshold,
+                secret=_derived(self.secret, "polynomial", kind, *attempt.label),
+            )
+            for kind in KINDS
+        )
+        return list(zip(own, key, strict=True))
+
     def _box(self, attempt: Attempt, sender: str, receiver: str) -> ChaCha20Poly1305:
         other = attempt.roster.envelopes[receiver if sender == self.name else sender]
         common = self._envelope.exchange(X25519PublicKey.from_public_bytes(other))
         return ChaCha20Poly1305(_derived(common, "box", *attempt.label, sender, receiver))
 
     def setup(self, attempt: Attempt) -> Setup:
-        """The client's part of an attempt: the same bytes whenever it is asked.
-
-        Raises: BadInput for somebody who is no member under this key.
-        """
-        roster = attempt.roster
+        """The client's part of an attempt: the same bytes whenever it is asked. Raises: BadInput for no member under this key."""
+        roster, envelopes = attempt.roster, {}
         if roster.envelopes.get(self.name) != self.envelope_key:
             raise BadInput(f"The members of the run have another envelope key of {self.name!r} than its own.")
-        seeds = [self._seed(attempt, kind) for kind in KINDS]
-        shares = [
-            shared(
-                seed,
-                of=len(roster.names),
-                threshold=roster.threshold,
-                secret=_derived(self.secret, "polynomial", kind, *attempt.label),
-            )
-            for kind, seed in zip(KINDS, seeds, strict=True)
-        ]
-        envelopes = {}
-        for index, receiver in enumerate(roster.names):
+        for receiver, pair in zip(roster.names, self._shares(attempt), strict=True):
             if receiver != self.name:
-                content = b"".join(one[index].to_bytes(SHARE_BYTES, "big") for one in shares)
-                where = json.dumps([*attempt.label, self.name, receiver]).encode()
-                envelopes[receiver] = self._box(attempt, self.name, receiver).encrypt(NONCE, content, where)
-        own, key = (_commitment(attempt, self.name, kind, seed) for kind, seed in zip(KINDS, seeds, strict=True))
-        made = Setup(self.name, _private(seeds[1]).public_key().public_bytes_raw(), (own, key), b"", envelopes)
-        return Setup(made.sender, made.key, made.commitments, self.signer.sign(made.content(attempt)), envelopes)
+                content, where = b"".join(one.to_bytes(SHARE_BYTES, "big") for one in pair), (self.name, receiver)
+                envelopes[receiver] = self._box(attempt, *where).encrypt(NONCE, content, attempt.bound(*where))
+        own, key = (attempt.commitment(self.name, kind, self._seed(attempt, kind)) for kind in KINDS)
+        unsigned = Setup(self.name, self._pair_public(attempt), (own, key), b"", envelopes)
+        return replace(unsigned, signature=self.signer.sign(unsigned.content(attempt)))
 
     def join(self, attempt: Attempt, setups: Iterable[Setup], *, model: str) -> "Joined":
         """The attempt as this client was told it: who takes part, with which keys, on which model.
@@ -203,58 +201,37 @@ class Party:
 
         Raises: MessageRefused for a setup that is none; TooFewReports for a list without this client or shorter than a sum may be.
         """
-        roster, found, shares = attempt.roster, {}, {}
+        roster, found, shares = attempt.roster, dict[str, Setup](), {}
         for one in setups:
-            _check_setup(attempt, one)
+            if one.sender not in roster.signing:
+                raise MessageRefused(f"{one.sender!r} is no member of this run.")
+            if not verified(roster.signing, one.sender, one.content(attempt), one.signature):
+                raise MessageRefused(f"The setup of {one.sender!r} was altered, or signed for another attempt.")
             if one.sender in found:
                 raise MessageRefused(f"Two setups of {one.sender!r} were told for one attempt.")
             found[one.sender] = one
-            shares[one.sender] = self._own_shares(attempt) if one.sender == self.name else self._opened(attempt, one)
-        if (
-            self.name not in found
-            or found[self.name].key != _private(self._seed(attempt, "key")).public_key().public_bytes_raw()
-        ):
+            if one.sender == self.name:
+                shares[self.name] = self._shares(attempt)[roster.names.index(self.name)]
+            else:
+                shares[one.sender] = self._opened(attempt, one)
+        if self.name not in found or found[self.name].key != self._pair_public(attempt):
             raise MessageRefused("The attempt was told without this client's own setup.")
         if len(found) < roster.at_least:
             raise TooFewReports(f"{len(found)} clients are to take part, and a sum needs {roster.at_least} reports.")
         return Joined(self, attempt, model, found, shares)
 
-    def _own_shares(self, attempt: Attempt) -> tuple[int, int]:
-        place, roster = attempt.roster.names.index(self.name), attempt.roster
-        made = [
-            shared(
-                self._seed(attempt, kind),
-                of=place + 1,
-                threshold=roster.threshold,
-                secret=_derived(self.secret, "polynomial", kind, *attempt.label),
-            )
-            for kind in KINDS
-        ]
-        return made[0][place], made[1][place]
-
     def _opened(self, attempt: Attempt, one: Setup) -> tuple[int, int]:
-        where = json.dumps([*attempt.label, one.sender, self.name]).encode()
+        where = (one.sender, self.name)
         try:
-            content = self._box(attempt, one.sender, self.name).decrypt(NONCE, one.envelopes[self.name], where)
+            content = self._box(attempt, *where).decrypt(NONCE, one.envelopes[self.name], attempt.bound(*where))
         except (InvalidTag, KeyError) as error:
             raise MessageRefused(
                 f"The shares that {one.sender!r} sent cannot be read: they were altered or are for another attempt."
             ) from error
         if len(content) != 2 * SHARE_BYTES:
             raise MessageRefused(f"The shares that {one.sender!r} sent have another length.")
-        return int.from_bytes(content[:SHARE_BYTES], "big") % PRIME, int.from_bytes(
-            content[SHARE_BYTES:], "big"
-        ) % PRIME
-
-
-def _check_setup(attempt: Attempt, one: Setup) -> None:
-    """Raises MessageRefused for a stranger, and for a key that its member did not sign for this attempt."""
-    if one.sender not in attempt.roster.signing:
-        raise MessageRefused(f"{one.sender!r} is no member of this run.")
-    try:
-        attempt.roster.signing[one.sender].verify(one.signature, one.content(attempt))
-    except InvalidSignature as error:
-        raise MessageRefused(f"The setup of {one.sender!r} was altered, or signed for another attempt.") from error
+        own, key = (int.from_bytes(part, "big") % PRIME for part in (content[:SHARE_BYTES], content[SHARE_BYTES:]))
+        return own, key
 
 
 @dataclass(frozen=True)
@@ -269,40 +246,29 @@ class Joined:
 
     def mask(self, vector: np.ndarray, *, bits: int) -> np.ndarray:
         """The integers modulo 2^bits under this client's own mask and one mask a pair: uniform to whoever lacks the seeds."""
-        party, me = self.party, self.party.name
+        party, me, attempt = self.party, self.party.name, self.attempt
         masked = np.asarray(vector, dtype=np.int64).astype(WIDTHS[bits])
-        masked += expand(self._own_key(party._seed(self.attempt, "own"), me), len(vector), bits=bits)
-        mine = party._seed(self.attempt, "key")
-        for other in self.setups:
+        _add(masked, attempt.own_key(self.model, me, party._seed(attempt, OWN)), plus=True)
+        mine = party._seed(attempt, PAIRS)
+        for other, setup in self.setups.items():
             if other != me:
-                _add_pair(
-                    masked,
-                    pair_key(self.attempt, self.model, me, mine, other, self.setups[other].key),
-                    plus=me < other,
-                    bits=bits,
-                )
+                _add(masked, attempt.pair_key(self.model, me, mine, other, setup.key), plus=me < other)
         return masked
 
-    def _own_key(self, seed: bytes, name: str) -> bytes:
-        return own_key(self.attempt, self.model, name, seed)
-
     def _list(self, survivors: Sequence[str]) -> bytes:
-        """The bytes that all survivors sign alike.
-
-        Raises: Refused for a list that is not sorted and distinct, has a stranger, lacks this client or is too short.
-        """
+        """What all survivors sign alike. Refuses a list that is unsorted, has a stranger, lacks this client or is short."""
+        fewest = self.attempt.roster.at_least
         if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(self.setups):
             raise Refused("The list of survivors names a client twice, or one that does not take part in this attempt.")
         if self.party.name not in survivors:
             raise Refused(
                 "The list of survivors does not name this client: it helps to open no sum that lacks its report."
             )
-        if len(survivors) < self.attempt.roster.at_least:
+        if len(survivors) < fewest:
             raise Refused(
-                f"The list has {len(survivors)} survivors, and a sum needs {self.attempt.roster.at_least}: it would carry too"
-                " little noise."
+                f"The list has {len(survivors)} survivors, and a sum needs {fewest}: it would carry too little noise."
             )
-        return survivors_content(self.attempt, self.model, self.setups, survivors)
+        return self.attempt.survivors(self.model, self.setups, survivors)
 
     def agree(self, survivors: Sequence[str]) -> bytes:
         """This client's signature on the list of survivors. Raises: Refused as the list deserves."""
@@ -312,11 +278,11 @@ class Joined:
         """One share for every participant: of its own mask if it survived, else of its key for pairs.
 
         Guarantee: given only where t distinct survivors signed this very list, so no other list of the attempt can have as many.
-
         Raises: Refused for a list as in `agree`, or with fewer good signatures.
         """
         content, roster = self._list(survivors), self.attempt.roster
-        good = sum(_signed(roster.signing, name, signatures[name], content) for name in survivors if name in signatures)
+        signed = [name for name in survivors if name in signatures]
+        good = sum(verified(roster.signing, name, content, signatures[name]) for name in signed)
         if good < roster.threshold:
             raise Refused(
                 f"{good} survivors signed this list, and {roster.threshold} must before anything is unmasked."
@@ -324,50 +290,9 @@ class Joined:
         return {name: self.shares[name][0 if name in survivors else 1] for name in self.setups}
 
 
-def _signed(members: Members, name: str, signature: bytes, content: bytes) -> bool:
-    try:
-        members[name].verify(signature, content)
-    except InvalidSignature:
-        return False
-    return True
-
-
-def survivors_content(attempt: Attempt, model: str, setups: Collection[str], survivors: Sequence[str]) -> bytes:
-    """What is signed: the attempt, the model, who took part and who survived."""
-    return b"tacit masks survivors 1\n" + json.dumps([*attempt.label, model, sorted(setups), list(survivors)]).encode()
-
-
-def own_key(attempt: Attempt, model: str, name: str, seed: bytes) -> bytes:
-    """The key of a client's own mask on one model."""
-    return _derived(seed, "own mask", *attempt.label, model, name)
-
-
-def pair_key(attempt: Attempt, model: str, me: str, seed: bytes, other: str, public: bytes) -> bytes:
-    """The key of a pair's mask on one model, the same from both sides."""
-    common = _private(seed).exchange(X25519PublicKey.from_public_bytes(public))
-    return _derived(common, "pair mask", *attempt.label, model, *sorted((me, other)))
-
-
-def expand(key: bytes, count: int, *, bits: int) -> np.ndarray:
-    """`count` integers modulo 2^bits from a key, by AES-256 in counter mode."""
-    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    return np.frombuffer(stream.update(bytes(count * bits // 8)), dtype=WIDTHS[bits])
-
-
-def _add_pair(total: np.ndarray, key: bytes, *, plus: bool, bits: int) -> None:
-    mask = expand(key, len(total), bits=bits)
-    if plus:
-        np.add(total, mask, out=total)
-    else:
-        np.subtract(total, mask, out=total)
-
-
 @dataclass
 class Collecting:
-    """The server's side of an attempt: it adds what it cannot read.
-
-    Guarantee: nothing here is trusted by a client; a client's own checks make the promise.
-    """
+    """The server's side of an attempt: it adds what it cannot read. Nothing here is trusted by a client, which checks itself."""
 
     attempt: Attempt
     model: str
@@ -379,10 +304,10 @@ class Collecting:
 
     def add(self, name: str, masked: np.ndarray) -> None:
         """Takes a report. Raises: MessageRefused for a stranger, a second report, another length or type."""
-        if name not in self.setups or name in self.reported:
-            raise MessageRefused(
-                "it takes no part in this attempt" if name not in self.setups else "a second report: the first counts"
-            )
+        if name not in self.setups:
+            raise MessageRefused("it takes no part in this attempt")
+        if name in self.reported:
+            raise MessageRefused("a second report: the first counts")
         if masked.shape != (self.count,) or masked.dtype != WIDTHS[self.bits]:
             raise MessageRefused(f"its report is not {self.count} integers of {self.bits} bits")
         self.total = masked.copy() if self.total is None else np.add(self.total, masked, out=self.total)
@@ -403,20 +328,16 @@ class Collecting:
 
         Raises: TooFewReports for fewer answers, BadOpening where shares do not lead to the seeds that their owners committed to.
         """
-        roster, survivors, total = self.attempt.roster, self.survivors, np.array(self.total, copy=True)
-        if len(answers) < roster.threshold:
-            raise TooFewReports(f"{len(answers)} clients gave their shares and {roster.threshold} are needed.")
+        attempt, survivors, total = self.attempt, self.survivors, np.array(self.total, copy=True)
+        if len(answers) < attempt.roster.threshold:
+            raise TooFewReports(f"{len(answers)} clients gave their shares and {attempt.roster.threshold} are needed.")
         for name in self.setups:
-            survived = name in survivors
-            seed = self._seed(name, KINDS[0 if survived else 1], answers)
-            if survived:
-                np.subtract(
-                    total, expand(own_key(self.attempt, self.model, name, seed), self.count, bits=self.bits), out=total
-                )
+            if name in survivors:
+                _add(total, attempt.own_key(self.model, name, self._seed(name, OWN, answers)), plus=False)
                 continue
+            seed = self._seed(name, PAIRS, answers)
             for other in survivors:  # what each survivor has added for the absentee
-                key = pair_key(self.attempt, self.model, name, seed, other, self.setups[other].key)
-                _add_pair(total, key, plus=name < other, bits=self.bits)
+                _add(total, attempt.pair_key(self.model, name, seed, other, self.setups[other].key), plus=name < other)
         return total.view(f"<i{self.bits // 8}").astype(np.int64)
 
     def _seed(self, name: str, kind: str, answers: Mapping[str, Mapping[str, int]]) -> bytes:
@@ -425,25 +346,42 @@ class Collecting:
         known = [(roster.names.index(giver) + 1, shares[name]) for giver, shares in answers.items() if name in shares]
         for start in range(len(known) - roster.threshold + 1):
             seed = joined(known[start : start + roster.threshold])
-            if seed is not None and hmac.compare_digest(_commitment(self.attempt, name, kind, seed), wanted):
+            if seed is not None and hmac.compare_digest(self.attempt.commitment(name, kind, seed), wanted):
                 return seed
         raise BadOpening(
             f"The shares of {name!r} do not lead to the seed that it committed to: the sum of this attempt is lost."
         )
 
 
+def _derived(secret: bytes, *info: str) -> bytes:
+    text = json.dumps(info, separators=(",", ":")).encode()
+    return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=b"tacit masks 1\n" + text).derive(secret)
+
+
+def _private(seed: bytes) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(seed)
+
+
+def expand(key: bytes, count: int, *, bits: int) -> np.ndarray:
+    """`count` integers modulo 2^bits from a key, by AES-256 in counter mode."""
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(stream.update(bytes(count * bits // 8)), dtype=WIDTHS[bits])
+
+
+def _add(total: np.ndarray, key: bytes, *, plus: bool) -> None:
+    mask = expand(key, len(total), bits=8 * total.itemsize)
+    (np.add if plus else np.subtract)(total, mask, out=total)
+
+
 def shared(seed: bytes, *, of: int, threshold: int, secret: bytes) -> list[int]:
     """Shamir's shares 1 ... `of` of a seed; the polynomial follows from `secret`, so that a restart deals the same ones."""
     stream = Cipher(algorithms.AES(secret), modes.CTR(bytes(16))).encryptor().update(bytes(40 * (threshold - 1)))
     # 320 bits modulo the prime: 2^-63 from uniform
-    polynomial = [
-        int.from_bytes(seed, "big"),
-        *(int.from_bytes(stream[k : k + 40], "big") % PRIME for k in range(0, len(stream), 40)),
-    ]
+    rest = [int.from_bytes(stream[k : k + 40], "big") % PRIME for k in range(0, len(stream), 40)]
     shares = []
     for index in range(1, of + 1):
         value = 0
-        for coefficient in reversed(polynomial):
+        for coefficient in reversed([int.from_bytes(seed, "big"), *rest]):
             value = (value * index + coefficient) % PRIME
         shares.append(value)
     return shares
@@ -465,98 +403,3 @@ def joined(shares: Sequence[tuple[int, int]]) -> bytes | None:
                 up, down = up * j % PRIME, down * (j - i) % PRIME
         value = (value + share * up * pow(down, -1, PRIME)) % PRIME
     return value.to_bytes(SEED_BYTES, "big") if value < 2**256 else None
-
-
-# In one process, where all parties are there: what a simulation adds is what a deployment would open.
-
-
-@dataclass(frozen=True, eq=False)
-class Masked:
-    """Reports under masks, all of whose legs one process takes: the third seal beside `Plain` and `Sealed`.
-
-    Guarantee: from the same integers the opened sum is the same as theirs, to the bit; the protocol is the one that sites run.
-    """
-
-    lanes: Lanes
-    roster: Roster
-    parties: Mapping[str, Party] = field(repr=False)
-
-    @property
-    def bits(self) -> int:
-        """Of a report's integers: the sum of the most reports does not wrap."""
-        return 32 if 2 * self.lanes.reach * self.lanes.reports < 2**32 else 64
-
-    @property
-    def report_bytes(self) -> int:
-        """The masked integers."""
-        return self.lanes.count * self.bits // 8
-
-    def _joined(self, client: str, round: int) -> Joined:
-        attempt = Attempt(self.roster, round)
-        return self.parties[client].join(attempt, _setups(self, round).values(), model="")
-
-    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """The client's integers under its masks. Raises: GridOverflow for integers beyond the lanes."""
-        vector = shared.vector.numpy()
-        if np.abs(vector).max(initial=0) > self.lanes.reach:
-            raise GridOverflow(f"A value is beyond the {self.lanes.reach} that its lane was made for.")
-        masked = self._joined(client, round).mask(vector, bits=self.bits)
-        return {"report": torch.from_numpy(masked.view(f"<i{self.bits // 8}"))}
-
-    def collect(self, *, round: int) -> "MaskedSum":
-        """An empty sum."""
-        return MaskedSum(
-            self, round, Collecting(Attempt(self.roster, round), "", _setups(self, round), self.lanes.count, self.bits)
-        )
-
-
-@lru_cache(maxsize=4)
-def _setups(seal: Masked, round: int) -> dict[str, Setup]:
-    return {name: party.setup(Attempt(seal.roster, round)) for name, party in seal.parties.items()}
-
-
-@dataclass
-class MaskedSum:
-    """The masked reports of a round, and the two legs that open their sum."""
-
-    seal: Masked
-    round: int
-    collecting: Collecting
-    opened: None = None  # nobody outside is asked
-
-    @property
-    def clients(self) -> list[str]:
-        """Whose report is in the sum."""
-        return list(self.collecting.reported)
-
-    def accept(self, message: Message) -> None:
-        """Adds a report. Raises: MessageRefused for what is none; the sum is then as it was."""
-        report = message.tensors.get("report")
-        if report is None or list(message.tensors) != ["report"]:
-            raise MessageRefused(f"it sent no report: {message.facts.get('failed', 'there was none in its message')}")
-        self.collecting.add(message.sender, report.numpy().view(WIDTHS[self.seal.bits]))
-
-    def settle(self) -> Mapping[str, TacitError]:
-        """Nobody: masks prove nothing of what is under them."""
-        return {}
-
-    def open(self) -> np.ndarray:
-        """The sum, after every survivor has signed the list and given its shares.
-
-        Raises: TooFewReports; GridOverflow for a sum that honest reports could not have.
-        """
-        survivors = self.collecting.survivors
-        joined = {name: self.seal._joined(name, self.round) for name in survivors}
-        signatures = {name: mine.agree(survivors) for name, mine in joined.items()}
-        total = self.collecting.opened({name: mine.unmask(survivors, signatures) for name, mine in joined.items()})
-        if np.abs(total).max(initial=0) > self.seal.lanes.reach * len(survivors):
-            raise GridOverflow("The opened sum is out of range: a report did not keep to the grid.")
-        return total
-
-
-def masked(lanes: Lanes, parties: Sequence[Party], *, at_least: int, colluding: int) -> Masked:
-    """The seal of parties that all are here. Raises: BadInput as `Roster`."""
-    signing = {one.name: one.signer.public for one in parties}
-    envelopes = {one.name: one.envelope_key for one in parties}
-    roster = Roster("one process", signing, envelopes, at_least, colluding)
-    return Masked(lanes, roster, {one.name: one for one in parties})

@@ -1,7 +1,7 @@
 """Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: whoever has the public key seals and adds, whoever has the
-secret key (`secret_key`) opens. `textbook` is the slow twin.
+secret key (`secret_key`) opens.
 
-    seal   c = (1 + mn) rho mod n^2        rho is an n-th residue that is used once: see `randomisers`
+    seal   c = (1 + mn) rho mod n^2        rho is an n-th residue that is used once
     add    c = c_1 c_2 mod n^2             opens to m_1 + m_2
     open   modulo p^2 and q^2 apart, then joined by the Chinese remainder theorem (Paillier 1999, section 7)
 
@@ -12,136 +12,53 @@ Guarantee: without the secret key a ciphertext says nothing about its message (I
 - `short-exponent`: the stronger assumption of Ma, Han and Lei (ACSAC 2021): the same although h lies in a secret
   subgroup of only `short_bits` bits. Such a key opens only what was sealed with its own h_s.
 
-Ciphertexts are malleable on purpose and whoever opens is an oracle: nothing here authenticates. Who sent what is settled by
-`envelope`, that its sender knows it by `proofs`, and what may be opened by `holder`. Nothing here takes constant time."""
+Ciphertexts are malleable on purpose and whoever opens is an oracle: nothing here authenticates. Who sent what, and what may be
+opened, is settled by `reports`; that its sender knows it by `proofs`. Nothing here takes constant time."""
 
 import hashlib
+import os
+import secrets
+import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
 from itertools import product
-from math import gcd
+from math import ceil, gcd
 from operator import index
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import gmpy2
 from gmpy2 import mpz
 
-from tacit import check
+from tacit import check, store
+from tacit.crypto import powers
+from tacit.crypto.powers import Comb, from_octets, to_octets
 from tacit.errors import BadCiphertext, BadInput, KeyRefused
 
-# Integers as octet strings of one width, big-endian: I2OSP and OS2IP of RFC 8017, section 4, for many at once.
-
-
-def to_octets(numbers: Iterable[int], *, width: int) -> bytes:
-    """The integers one after another, `width` bytes each. Raises: OverflowError for one that is negative or needs more bytes.
-
-    >>> to_octets([1, 258], width=2).hex()
-    '00010102'
-    """
-    return b"".join(int(number).to_bytes(width, "big") for number in numbers)
-
-
-def from_octets(raw: bytes, *, width: int) -> list[mpz]:
-    """What `to_octets` wrote. Assumes: a length that is a multiple of `width`; a rest would be read as one more integer."""
-    return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
-
-
-# What makes a Paillier key weak, and is refused: wherever n is read, and more of it wherever p and q are held.
-
-SMALL = 1 << 20  # n has no prime factor below
-MOST_BITS = 16_384  # a larger n takes hours to try, and is nothing that Tacit makes
-CLOSENESS_BITS = 100  # |p - q| > 2^(bits/2 - 100), FIPS 186-5, A.1.1
-RATIOS = tuple((a, b) for a, b in product(range(1, 9), repeat=2) if gcd(a, b) == 1)
-STEPS = 16  # of Fermat's method, for each ratio
-AGAIN = "make a new key"
-
-
-@cache
-def _primorial() -> mpz:
-    return gmpy2.primorial(SMALL)
-
-
-def refuse_public(n: mpz, *, shape: str, h_s: mpz | None) -> None:
-    """Refuses what a look at the public key can find. Raises: KeyRefused.
-
-    That is: n even, prime, a power, or of more than MOST_BITS bits; a factor below 2^20; factors whose ratio is near a
-    fraction of numbers up to 8; no h_s where the shape needs one. Where there is an h_s: an n without the residue of its
-    shape, or an h_s that is trivial, no unit or of the wrong Jacobi symbol. A key made to be broken, by primes that somebody
-    kept or that are not random, passes.
-    """
-    if n.bit_length() > MOST_BITS:
-        raise KeyRefused(f"A key of {n.bit_length()} bits is too large to use: make one of 3072 bits.")
-    if n % 2 == 0 or gmpy2.is_prime(n) or gmpy2.is_power(n):
-        raise KeyRefused(f"The key's n is not a product of two odd primes: {AGAIN}.")
-    if gcd(_primorial() % n, n) != 1:
-        raise KeyRefused(f"The key's n has a factor below 2^20, so it can be factored: {AGAIN}.")
-    if any(_near(n, a * b) for a, b in RATIOS):
-        raise KeyRefused(f"The key's n was made of primes that are close to each other or to a fraction: {AGAIN}.")
-    if h_s is None:
-        if shape == "short-exponent":
-            raise KeyRefused("A short-exponent key needs its h_s: take the public key file that was made with it.")
-        return
-    residue = 12 if shape == "safe-prime" else 4  # p = q = 3 modulo 4; a safe prime is 2 modulo 3 as well
-    if n % residue != 1:
-        raise KeyRefused(f"The key's n does not have the shape {shape!r}: {AGAIN}.")
-    hides = 1 < h_s < n * n - 1 and gcd(h_s, n) == 1 and h_s % n not in (1, n - 1)
-    if not hides or gmpy2.jacobi(h_s, n) != 1:  # h_s = (-x^2)^n, and -1 has Jacobi symbol 1
-        raise KeyRefused(f"The key's h_s cannot hide a message: {AGAIN}.")
-
-
-def refuse_secret(n: mpz, p: mpz, q: mpz, *, shape: str, h_s: mpz | None, short: tuple[mpz, mpz] | None) -> None:
-    """Refuses what only a holder of p and q can see. Raises: KeyRefused.
-
-    That is: factors that are not two different primes of n, of one size and far apart, also up to a small fraction; short
-    primes that do not belong to them; n with a factor in common with (p - 1)(q - 1); and where there is an h_s, primes
-    without the shape that is claimed, or an h_s that is no n-th residue or trivial modulo one of them.
-    """
-    if p * q != n or p == q or not (_prime(p) and _prime(q)):
-        raise KeyRefused("The secret key does not belong to its public key: take both from the same file.")
-    if (short is not None) != (shape == "short-exponent"):
-        raise KeyRefused(f"The secret key does not have the shape {shape!r} of its public key.")
-    pairs = zip((p, q), short or (), strict=bool(short))
-    if not all(s > 2 and (prime - 1) % (2 * s) == 0 and _prime(s) for prime, s in pairs):
-        raise KeyRefused("The short primes do not belong to the secret key: take both from the same file.")
-    half = (n.bit_length() + 1) // 2
-    if p.bit_length() != q.bit_length() or p.bit_length() != half:
-        raise KeyRefused(f"The secret key's primes have {p.bit_length()} and {q.bit_length()} bits: {AGAIN}.")
-    if any(abs(a * p - b * q).bit_length() <= half - CLOSENESS_BITS for a, b in RATIOS):
-        raise KeyRefused(f"The secret key's primes are close to each other or to a fraction: {AGAIN}.")
-    if gcd(n, (p - 1) * (q - 1)) != 1:
-        raise KeyRefused(f"The secret key's n has a factor in common with (p - 1)(q - 1): {AGAIN}.")
-    if h_s is not None:
-        _refuse_shape(p, q, shape=shape, h_s=h_s, short=short)
-
-
-def _refuse_shape(p: mpz, q: mpz, *, shape: str, h_s: mpz, short: tuple[mpz, mpz] | None) -> None:
-    right = p % 4 == q % 4 == 3 and gcd(p - 1, q - 1) == 2
-    if not right or (shape == "safe-prime" and not (_prime(p >> 1) and _prime(q >> 1))):
-        raise KeyRefused(f"The secret key's primes do not have the shape {shape!r}: {AGAIN}.")
-    orders = (2 * short[0], 2 * short[1]) if short else (p - 1, q - 1)
-    for prime, order in zip((p, q), orders, strict=True):
-        residue = gmpy2.powmod(h_s, order, prime * prime) == 1  # the n-th residues are those without a part of order p
-        if not residue or h_s % prime in (1, prime - 1):
-            raise KeyRefused(f"The key's h_s is not the n-th power of a hidden number: {AGAIN}.")
-
-
-def _near(n: mpz, k: int) -> bool:
-    """Whether 4kn is a difference of two squares, found in a few steps: then n has factors in a ratio near a/b, ab = k."""
-    target = 4 * k * n
-    root = gmpy2.isqrt(target)
-    return any(gmpy2.is_square((root + step) ** 2 - target) for step in range(1, STEPS + 1))
-
-
-def _prime(number: mpz) -> bool:
-    return number > 2 and gmpy2.is_prime(number)
-
+if TYPE_CHECKING:
+    from tacit.crypto.secret_key import SecretKey
 
 Shape = Literal["ordinary", "short-exponent", "safe-prime"]
 SHAPES: tuple[Shape, ...] = ("ordinary", "short-exponent", "safe-prime")
 SIZES = (2048, 3072, 4096)  # 112, 128 and about 150 bits of security (NIST SP 800-57 part 1, table 2)
 LEAST_BITS = SIZES[0]
 SPARE_BITS = 2  # a plaintext is below n / 2, so a sum that has run over by less than its double is seen
+
+SMALL = 1 << 20  # n has no prime factor below
+MOST_BITS = 16_384  # a larger n takes hours to try, and is nothing that Tacit makes
+RATIOS = tuple((a, b) for a, b in product(range(1, 9), repeat=2) if gcd(a, b) == 1)
+STEPS = 16  # of Fermat's method, for each ratio
+AGAIN = "make a new key"
+
+
+def short_bits(bits: int) -> int:
+    """The bits of r under a `short-exponent` key of `bits` bits, which are those of the order of its secret subgroup.
+
+    At least four times the security of n: finding one of the two short primes takes the square root of its size. Ma, Han and Lei
+    (ACSAC 2021) have 448 for 2048, 512 for 3072, 768 for 7680. Other sizes, which only tests have, get a quarter.
+    """
+    return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
 
 
 class Source(Protocol):
@@ -162,21 +79,12 @@ class Source(Protocol):
         ...
 
 
-def short_bits(bits: int) -> int:
-    """The bits of r under a `short-exponent` key of `bits` bits, which are those of the order of its secret subgroup.
-
-    At least four times the security of n: finding one of the two short primes takes the square root of its size. Ma, Han and Lei
-    (ACSAC 2021) have 448 for 2048, 512 for 3072, 768 for 7680. Other sizes, which only tests have, get a quarter.
-    """
-    return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
-
-
 @dataclass(frozen=True)
 class PublicKey:
     """n, and h_s for fast randomisers: all that is needed to seal and to add. Raises: KeyRefused for a short or weak key; BadInput.
 
-    Guarantee: n has at least `least_bits` bits, and `refuse_public` has found neither a factor of it nor an h_s that
-    hides nothing. That n is a product of two primes drawn at random, and that nobody kept them, is the maker's word.
+    Guarantee: n has at least `least_bits` bits, and a look at it has found neither a factor nor an h_s that hides nothing
+    (`_refuse_weak`). That n is a product of two primes drawn at random, and that nobody kept them, is the maker's word.
     A key without `h_s` (one made elsewhere) still works, with randomisers r^n. `least_bits` is for tests alone.
     """
 
@@ -189,7 +97,7 @@ class PublicKey:
         check.one_of(SHAPES, shape=self.shape)
         if self.bits < self.least_bits:
             raise KeyRefused(f"A key of {self.bits} bits can be broken: make one of at least {self.least_bits} bits.")
-        refuse_public(self.n, shape=self.shape, h_s=self.h_s)
+        self._refuse_weak()
 
     @property
     def bits(self) -> int:
@@ -274,3 +182,166 @@ class PublicKey:
         if gcd(product, self.n) != 1:
             position = next(position for position, c in enumerate(ciphertexts) if gcd(c, self.n) != 1)
             raise BadCiphertext(f"Ciphertext {position} has a factor in common with n: refuse its sender.")
+
+    def _refuse_weak(self) -> None:
+        """Refuses what a look at the public key can find; a key made to be broken by kept or chosen primes passes."""
+        n, h_s = self.n, self.h_s
+        if n.bit_length() > MOST_BITS:
+            raise KeyRefused(f"A key of {n.bit_length()} bits is too large to use: make one of 3072 bits.")
+        if n % 2 == 0 or gmpy2.is_prime(n) or gmpy2.is_power(n):
+            raise KeyRefused(f"The key's n is not a product of two odd primes: {AGAIN}.")
+        if gcd(_primorial() % n, n) != 1:
+            raise KeyRefused(f"The key's n has a factor below 2^20, so it can be factored: {AGAIN}.")
+        if any(_near(n, a * b) for a, b in RATIOS):
+            raise KeyRefused(f"The key's n was made of primes that are close to each other or to a fraction: {AGAIN}.")
+        if h_s is None:
+            if self.shape == "short-exponent":
+                raise KeyRefused("A short-exponent key needs its h_s: take the public key file that was made with it.")
+            return
+        residue = 12 if self.shape == "safe-prime" else 4  # p = q = 3 modulo 4; a safe prime is 2 modulo 3 as well
+        if n % residue != 1:
+            raise KeyRefused(f"The key's n does not have the shape {self.shape!r}: {AGAIN}.")
+        hides = 1 < h_s < n * n - 1 and gcd(h_s, n) == 1 and h_s % n not in (1, n - 1)
+        if not hides or gmpy2.jacobi(h_s, n) != 1:  # h_s = (-x^2)^n, and -1 has Jacobi symbol 1
+            raise KeyRefused(f"The key's h_s cannot hide a message: {AGAIN}.")
+
+
+@cache
+def _primorial() -> mpz:
+    return gmpy2.primorial(SMALL)
+
+
+def _near(n: mpz, k: int) -> bool:
+    """Whether 4kn is a difference of two squares, found in a few steps: then n has factors in a ratio near a/b, ab = k."""
+    target = 4 * k * n
+    root = gmpy2.isqrt(target)
+    return any(gmpy2.is_square((root + step) ** 2 - target) for step in range(1, STEPS + 1))
+
+
+# Randomisers: n-th residues modulo n^2, prepared ahead because they do not depend on the message, each used once.
+# rho = h_s^r with r of `exponent_bits` random bits, by a table of the powers of h_s: `bits / window` multiplications instead
+# of a whole exponentiation (Brickell, Gordon, McCurley and Wilson 1992). A key without h_s gets the textbook's r^n.
+
+TABLE_BYTES = 128 << 20  # the most a table takes: 121 MB for an ordinary key of 3072 bits, 40 for a short-exponent one
+MOST_WINDOW = 16
+
+
+def best_window(bits: int, *, count: int, element_bytes: int) -> int:
+    """The window with the fewest multiplications for a table and `count` powers, within TABLE_BYTES.
+
+    >>> best_window(1536, count=10_000, element_bytes=768), best_window(1536, count=100, element_bytes=768)
+    (10, 5)
+    """
+    allowed = [w for w in range(1, MOST_WINDOW) if ceil(bits / w) * element_bytes << w <= TABLE_BYTES] or [1]
+    return min(allowed, key=lambda w: ceil(bits / w) * ((1 << w) + count))
+
+
+class Randomisers:
+    """A stock of randomisers for one public key. `expected` says how many it will make in all: it sizes the table.
+
+    Who has the `secret` key may give it: the same randomisers then take about three quarters of the time.
+    Guarantee: no randomiser is handed out twice by one stock or its forks: it leaves the stock before it is handed out, with the
+    number it was made from; a stock cannot be copied or pickled, and a forked process finds an empty one. Two stocks agree in
+    one only if the operating system draws the same exponent twice. Threads may share a stock.
+    Raises: BadInput for `expected` below 1, KeyRefused for another key's secret, TypeError when it is copied or pickled.
+    """
+
+    def __init__(
+        self,
+        public: PublicKey,
+        *,
+        secret: "SecretKey | None" = None,
+        expected: int = 10_000,
+        workers: int | None = None,
+    ):
+        check.at_least(1, expected=expected)
+        if secret is not None and secret.public != public:
+            raise KeyRefused("The secret key does not belong to the public key: take both from the same folder.")
+        self.public, self.workers = public, workers or store.cores()
+        self._expected = expected
+        self._moduli: tuple[mpz, ...] = (secret.p**2, secret.q**2) if secret else (public.n_squared,)
+        self._tables: list[Comb] = []
+        self._empty()
+
+    def warm(self) -> None:
+        """Makes the tables now, for instance before a fork, so that all processes share them."""
+        if self._tables or self.public.h_s is None:
+            return
+        bits, width = self.public.exponent_bits, self.public.ciphertext_bytes
+        window = best_window(bits, count=self._expected, element_bytes=width)
+        size = {"bits": bits, "teeth": window, "blocks": ceil(bits / window)}  # so many blocks that nothing is squared
+        self._tables = [Comb(self.public.h_s % modulus, modulus, **size) for modulus in self._moduli]
+
+    def prepare(self, count: int) -> None:
+        """Starts making `count` randomisers in the background; without `fork` they are made when taken. Raises: BadInput."""
+        check.at_least(0, count=count)
+        self._own()
+        self.warm()
+        if count:
+            exponents, width = self._draw(count), self.public.ciphertext_bytes
+            batch = powers.Batch(self._make(exponents), count, width=width, workers=min(self.workers, count))
+            with self._lock:
+                self._batches.append((batch, exponents))
+
+    def take(self, count: int) -> list[mpz]:
+        """`count` randomisers that nobody has had before, waiting for those in the making; what is missing then is made now."""
+        return [value for value, _ in self.take_known(count)]
+
+    def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
+        """The same, each with the exponent (or root) it was made from, which is kept nowhere once it is handed out.
+
+        Assumes: the caller forgets that number when the proof is made. Who has it reads the message.
+        """
+        self._own()
+        self.warm()
+        with self._lock:
+            while len(self._stock) < count and self._batches:
+                batch, exponents = self._batches.popleft()
+                self._stock.extend(zip(batch.result(), exponents, strict=True))
+            missing = count - len(self._stock)
+            if missing > 0:
+                exponents, width = self._draw(missing), self.public.ciphertext_bytes
+                values = powers.compute(self._make(exponents), missing, width=width, workers=self.workers)
+                self._stock.extend(zip(values, exponents, strict=True))
+            return [self._stock.popleft() for _ in range(count)]
+
+    def close(self) -> None:
+        """Ends background work and forgets the stock; what a fork inherited stays its parent's to end."""
+        self._own()
+        for batch, _ in self._batches:
+            batch.close()
+        self._empty()
+
+    def __reduce__(self):
+        raise TypeError("a stock of randomisers is never copied: make a new one from the public key")
+
+    def _draw(self, count: int) -> list[mpz]:
+        if self.public.h_s is not None:
+            return [mpz(secrets.randbits(self.public.exponent_bits)) for _ in range(count)]
+        return [mpz(secrets.randbelow(int(self.public.n) - 1) + 1) for _ in range(count)]
+
+    def _make(self, exponents: Sequence[mpz]) -> powers.Compute:
+        return lambda start, stop: (self._power(exponent) for exponent in exponents[start:stop])
+
+    def _power(self, exponent: mpz) -> mpz:
+        """The randomiser modulo n^2; with the secret key modulo p^2 and q^2, joined by the Chinese remainder theorem."""
+        if not self._tables:
+            return gmpy2.powmod(exponent, self.public.n, self.public.n_squared)
+        value, *rest = (table.power(exponent) for table in self._tables)
+        if not rest:
+            return value
+        p_squared, q_squared = self._moduli
+        return value + p_squared * ((rest[0] - value) * self._inverse % q_squared)
+
+    @cached_property
+    def _inverse(self) -> mpz:
+        return gmpy2.invert(*self._moduli)
+
+    def _own(self) -> None:
+        if os.getpid() != self._owner:  # a fork: what is in stock belongs to the parent
+            self._empty()
+
+    def _empty(self) -> None:
+        self._owner, self._lock = os.getpid(), threading.Lock()
+        self._stock: deque[tuple[mpz, mpz]] = deque()
+        self._batches: deque[tuple[powers.Batch, list[mpz]]] = deque()

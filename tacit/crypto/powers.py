@@ -1,4 +1,4 @@
-"""The product of many powers, and many powers of one base, faster than power by power.
+"""Powers of big integers: the product of many, many of one base, and both on all cores.
 
 Many bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), few of them Straus's squarings (Amer. Math. Monthly 71, 1964)
 with sliding windows. One base for many exponents has a comb (Lim and Lee, CRYPTO 1994)."""
@@ -14,10 +14,23 @@ from itertools import pairwise
 from gmpy2 import mpz, powmod
 
 from tacit import store
-from tacit.crypto.paillier import from_octets
 
 WIDEST_DIGIT = 12
 FEW_DIGIT = 4  # bits of a digit where every base has a table of its own, of its odd powers
+
+
+def to_octets(numbers: Iterable[int], *, width: int) -> bytes:
+    """The integers one after another, `width` bytes each, big-endian (I2OSP, RFC 8017). Raises: OverflowError.
+
+    >>> to_octets([1, 258], width=2).hex()
+    '00010102'
+    """
+    return b"".join(int(number).to_bytes(width, "big") for number in numbers)
+
+
+def from_octets(raw: bytes, *, width: int) -> list[mpz]:
+    """What `to_octets` wrote. Assumes: a length that is a multiple of `width`; a rest would be read as one more integer."""
+    return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
 
 
 def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
@@ -29,17 +42,15 @@ def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: m
     mpz(288)
     """
     few = bits + len(bases) * ((1 << FEW_DIGIT - 1) + bits // (FEW_DIGIT + 1))  # multiplications, about
-    width = min(range(1, WIDEST_DIGIT), key=lambda w: _cost(len(bases), bits, w))
-    if few < _cost(len(bases), bits, width):
+    costs = {w: -(-bits // w) * (len(bases) + 2 ** (w + 1)) for w in range(1, WIDEST_DIGIT)}
+    width = min(costs, key=lambda w: costs[w])
+    if few < costs[width]:
         return by_squarings(bases, exponents, modulus, bits=bits)
     return by_buckets(bases, exponents, modulus, bits=bits, width=width)
 
 
 def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int, width: int) -> mpz:
-    """Pippenger's way, for many bases: digit by digit of `width` bits, from the top.
-
-    Bases with the same digit share a bucket: about bits/width (bases + 2^(width + 1)) multiplications.
-    """
+    """Pippenger's way, for many bases: digit by digit of `width` bits, from the top; bases with the same digit share a bucket."""
     total, mask = mpz(1), (1 << width) - 1
     for shift in range((bits - 1) // width * width, -1, -width):
         buckets: dict[int, mpz] = {}
@@ -75,16 +86,6 @@ def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *
     return total
 
 
-def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
-    """The challenge of a batch: `count` numbers of `bits` bits, uniform and independent as a random oracle's, zero included.
-
-    With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
-    Assumes: the seed is a hash of all that is batched. Whoever could choose a part of it afterwards could make errors cancel.
-    """
-    width = bits // 8
-    return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
-
-
 def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
     position, mask = 0, (1 << FEW_DIGIT) - 1
     while exponent:
@@ -95,8 +96,14 @@ def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
         position += zeros + FEW_DIGIT
 
 
-def _cost(bases: int, bits: int, width: int) -> int:
-    return -(-bits // width) * (bases + 2 ** (width + 1))
+def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
+    """The challenge of a batch: `count` numbers of `bits` bits, uniform and independent as a random oracle's, zero included.
+
+    With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
+    Assumes: the seed is a hash of all that is batched. Whoever could choose a part of it afterwards could make errors cancel.
+    """
+    width = bits // 8
+    return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
 
 
 class Comb:
@@ -166,7 +173,8 @@ class Batch:
             pid, start, stop = self._parts[0]
             done = _succeeded(pid)
             del self._parts[0]
-            values += self._read(start, stop) if done else list(self._compute(start, stop))
+            raw = self._memory[start * self._width : stop * self._width]
+            values += from_octets(raw, width=self._width) if done else list(self._compute(start, stop))
         return values
 
     def close(self) -> None:
@@ -199,9 +207,6 @@ class Batch:
         finally:
             os._exit(1)  # whatever happened: nothing of the parent's may run here
 
-    def _read(self, start: int, stop: int) -> list[mpz]:
-        return from_octets(self._memory[start * self._width : stop * self._width], width=self._width)
-
 
 def _succeeded(pid: int) -> bool:
     try:
@@ -211,9 +216,7 @@ def _succeeded(pid: int) -> bool:
 
 
 def compute(work: Compute, count: int, *, width: int, workers: int | None = None) -> list[mpz]:
-    """`count` integers below 256^width, on `workers` cores (all of them if None). Raises: what `work` raises.
-
-    Guarantee: the integers of `work(0, count)` in their order, however many cores there are. Assumes: as `Batch`.
+    """The integers of `work(0, count)` in order, on `workers` cores (all if None). Assumes: as `Batch`. Raises: what `work` raises.
 
     >>> compute(lambda start, stop: (mpz(i * i) for i in range(start, stop)), 4, width=1)
     [mpz(0), mpz(1), mpz(4), mpz(9)]

@@ -228,14 +228,6 @@ def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
     return refused
 
 
-def holds(claim: Claim, proof: bytes) -> bool:
-    """Whether a proof is one of this claim: the slow twin of `unproved`, nothing remembered and no batch."""
-    try:
-        return balanced(claim.public, [equation(claim, proof, seed=claim.seed())], [1])
-    except BadProof:
-        return False
-
-
 def hold_together(public: PublicKey, equations: Sequence[Equation]) -> bool:
     """Whether all of them hold, but for probability 2^-127. Assumes: one equation to TOGETHER, for which the comb has room.
 

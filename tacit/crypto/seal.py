@@ -1,40 +1,41 @@
-"""How integers travel so that they can be added: as they are, or sealed so that whoever adds them cannot read them.
+"""How integers travel so that they can be added: as they are, encrypted, or under masks that cancel in the sum.
 
 A seal has three sides. A client writes a report; the server collects the reports of a round and adds them; whoever may open
-the sum opens it, once it holds enough reports. `Plain` is the slow twin of `Sealed`: from the same integers both open the
-same sum. In a simulation one process holds all sides. Elsewhere a site has one entry in `signers` and is a `holder` of the key
-or of a share of it; the server has neither, and `opener` asks the holders."""
+the sum opens it, once it holds enough reports. From the same integers all three seals open the same sum, to the bit. In a
+simulation one process holds all sides. Elsewhere a site has one entry in `signers` and is a `holder` of the key or of a share
+of it; the server has neither, and `opener` asks the holders."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from tacit.crypto.envelope import LENGTH_BYTES, MOST_HEADER, SIGNATURE_BYTES, RoundContext, chunk_sizes, write
 from tacit.crypto.grid import Lanes
-from tacit.crypto.holder import Inbox, Opened, Opener, Opens
-from tacit.crypto.masks import Masked, MaskedSum
+from tacit.crypto.keys import Members, Signer
+from tacit.crypto.masks import WIDTHS, Attempt, Collecting, Joined, Party, Roster, Setup
 from tacit.crypto.paillier import PublicKey, Source
 from tacit.crypto.proofs import prove
-from tacit.crypto.signing import Members, Signer
-from tacit.crypto.threshold import Verification
-from tacit.errors import (
-    BadInput,
-    Duplicate,
-    GridOverflow,
-    MessageRefused,
-    OpeningRefused,
-    TacitError,
-    TooFewReports,
-    Truncated,
+from tacit.crypto.reports import (
+    LENGTH_BYTES,
+    MOST_HEADER,
+    SIGNATURE_BYTES,
+    Inbox,
+    Opened,
+    Opener,
+    Opens,
+    RoundContext,
+    chunk_sizes,
+    write,
 )
+from tacit.crypto.threshold import Verification
+from tacit.errors import BadInput, Duplicate, MessageRefused, OpeningRefused, TacitError, TooFewReports, Truncated
 from tacit.types import Message, Shared
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Reports that everybody on the way can read: for a server that is trusted to add, and to measure `Sealed` by.
+    """Reports that everybody on the way can read: for a server that is trusted to add, and to measure the others by.
 
     Guarantee: the same sums as `Sealed`, of at least `fewest` reports. Nothing is hidden, signed or proved.
     """
@@ -67,7 +68,7 @@ class PlainSum:
     seal: Plain
     clients: list[str] = field(default_factory=list)
     total: np.ndarray | None = None
-    opened: Opened | None = None  # the server reads it itself
+    opened: None = None  # nobody outside is asked
 
     def accept(self, message: Message) -> None:
         """Adds one client's integers. Raises: MessageRefused, Duplicate, BadInput, GridOverflow; the sum is then as it was."""
@@ -77,8 +78,7 @@ class PlainSum:
         if report.shape != (lanes.count,) or report.dtype != self.seal.kind:
             raise BadInput(f"its report is not {lanes.count} integers of {self.seal.kind}")
         values = report.numpy().astype(np.int64)
-        if values.max() > lanes.reach or values.min() < -lanes.reach:
-            raise GridOverflow("its report is beyond the grid")
+        lanes.refuse_beyond(values)
         self.total = values if self.total is None else self.total + values
         self.clients.append(message.sender)
 
@@ -99,7 +99,7 @@ class Sealed:
 
     Guarantee: a server without a key learns from a report that its sender took part, and nothing of its integers (IND-CPA); a
     report counts for one round, once, and only where its sender proved that it knows what it sealed. What is opened is the
-    holders' decision (`holder`). A site has its own entry in `signers` and its `holder`; the server an `opener` that asks.
+    holders' decision (`reports.Opener`).
     """
 
     lanes: Lanes
@@ -178,7 +178,83 @@ class SealedSum:
         return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
 
 
-Seal = Plain | Sealed | Masked  # from the same integers both open the same sum, to the bit
+class Masked:
+    """Reports under masks, all of whose legs one process takes. Raises: BadInput as `Roster`.
+
+    Guarantee: the opened sum is that of `Plain`, to the bit; the protocol is the one that sites run.
+    """
+
+    def __init__(self, lanes: Lanes, parties: Sequence[Party], *, at_least: int, colluding: int):
+        signing = {one.name: one.signer.public for one in parties}
+        envelopes = {one.name: one.envelope_key for one in parties}
+        self.lanes, self.parties = lanes, {one.name: one for one in parties}
+        self.roster = Roster("one process", signing, envelopes, at_least, colluding)
+        # of a report's integers: the sum of the most reports does not wrap
+        self.bits = 32 if 2 * lanes.reach * lanes.reports < 2**32 else 64
+        self.report_bytes = lanes.count * self.bits // 8
+        self._latest: tuple[int, dict[str, Setup]] = (
+            -1,
+            {},
+        )  # of one round at a time: every client joins with the same
+
+    def setups(self, round: int) -> dict[str, Setup]:
+        """What every client sends before the round."""
+        if self._latest[0] != round:
+            attempt = Attempt(self.roster, round)
+            self._latest = (round, {name: party.setup(attempt) for name, party in self.parties.items()})
+        return self._latest[1]
+
+    def joined(self, client: str, round: int) -> Joined:
+        return self.parties[client].join(Attempt(self.roster, round), self.setups(round).values(), model="")
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
+        """The client's integers under its masks. Raises: GridOverflow for integers beyond the lanes."""
+        vector = shared.vector.numpy()
+        self.lanes.refuse_beyond(vector)
+        masked = self.joined(client, round).mask(vector, bits=self.bits)
+        return {"report": torch.from_numpy(masked.view(f"<i{self.bits // 8}"))}
+
+    def collect(self, *, round: int) -> "MaskedSum":
+        attempt = Attempt(self.roster, round)
+        return MaskedSum(self, round, Collecting(attempt, "", self.setups(round), self.lanes.count, self.bits))
+
+
+@dataclass
+class MaskedSum:
+    """The masked reports of a round, and the two legs that open their sum."""
+
+    seal: Masked
+    round: int
+    collecting: Collecting
+    opened: None = None  # nobody outside is asked
+
+    @property
+    def clients(self) -> list[str]:
+        return list(self.collecting.reported)
+
+    def accept(self, message: Message) -> None:
+        """Adds a report. Raises: MessageRefused for what is none; the sum is then as it was."""
+        (report,) = _tensors(message, 1)
+        self.collecting.add(message.sender, report.numpy().view(WIDTHS[self.seal.bits]))
+
+    def settle(self) -> Mapping[str, TacitError]:
+        """Nobody: masks prove nothing of what is under them."""
+        return {}
+
+    def open(self) -> np.ndarray:
+        """The sum, after every survivor has signed the list and given its shares.
+
+        Raises: TooFewReports; GridOverflow for a sum that honest reports could not have.
+        """
+        survivors = self.collecting.survivors
+        joined = {name: self.seal.joined(name, self.round) for name in survivors}
+        signatures = {name: mine.agree(survivors) for name, mine in joined.items()}
+        total = self.collecting.opened({name: mine.unmask(survivors, signatures) for name, mine in joined.items()})
+        self.seal.lanes.refuse_beyond(total, reports=len(survivors))
+        return total
+
+
+Seal = Plain | Sealed | Masked
 Collected = PlainSum | SealedSum | MaskedSum  # the reports of a round so far; nobody counts before `settle`
 
 

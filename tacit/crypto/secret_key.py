@@ -11,20 +11,17 @@ import numpy as np
 from gmpy2 import mpz
 
 from tacit import check
-from tacit.crypto import paillier, powers
-from tacit.crypto.paillier import LEAST_BITS, SHAPES, SIZES, PublicKey, Shape, short_bits
-from tacit.errors import BadCiphertext, BadInput, SumOverflow
+from tacit.crypto import powers
+from tacit.crypto.paillier import AGAIN, LEAST_BITS, RATIOS, SHAPES, SIZES, PublicKey, Shape, short_bits
+from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
+
+CLOSENESS_BITS = 100  # |p - q| > 2^(bits/2 - 100), FIPS 186-5, A.1.1
 
 # Primes for Paillier keys, from the operating system's entropy and nothing else.
 
-ROUNDS = 64  # GMP 6.2 and later count Baillie-PSW as 24 of them: 40 rounds of Miller-Rabin are left
+ROUNDS = 64  # GMP 6.2 and later count Baillie-PSW as 24 of them: 40 rounds of Miller-Rabin are left, an error of 4^-40
 SIEVE_BELOW = 1 << 20  # a Miller-Rabin round costs as much as sieving by many thousand small primes
 SIEVE_SPAN = 1 << 17  # candidates per random start; a hit is chosen at random among them
-
-
-def is_prime(candidate: mpz) -> bool:
-    """Whether a random candidate is prime, but for an error of at most 4^-40; somebody could choose numbers that pass."""
-    return gmpy2.is_prime(candidate, ROUNDS)
 
 
 def draw(bits: int, *, top: int = 2) -> mpz:
@@ -41,7 +38,7 @@ def random_prime(bits: int, *, top: int = 2) -> mpz:
     """A random prime of `bits` bits that is 3 modulo 4 and has its `top` highest bits set."""
     while True:
         candidate = draw(bits, top=top)
-        if is_prime(candidate):
+        if gmpy2.is_prime(candidate, ROUNDS):
             return candidate
 
 
@@ -57,7 +54,9 @@ def safe_prime(bits: int) -> mpz:
         for hit in hits:
             half = start + 2 * hit
             safe = 2 * half + 1
-            if gmpy2.is_strong_prp(half, 2) and is_prime(safe) and is_prime(half) and safe >> (bits - 2) == 3:
+            if not gmpy2.is_strong_prp(half, 2) or safe >> (bits - 2) != 3:
+                continue
+            if gmpy2.is_prime(safe, ROUNDS) and gmpy2.is_prime(half, ROUNDS):
                 return safe
 
 
@@ -69,7 +68,7 @@ def structured_prime(bits: int, short: int) -> tuple[mpz, mpz]:
         structured = 2 * p * rest + 1
         if structured >> (bits - 2) != 3 or not gmpy2.is_prime(p, 1) or not gmpy2.is_strong_prp(structured, 2):
             continue
-        if is_prime(p) and is_prime(structured):
+        if gmpy2.is_prime(p, ROUNDS) and gmpy2.is_prime(structured, ROUNDS):
             return structured, p
 
 
@@ -95,11 +94,11 @@ def _small_primes() -> list[int]:
 class SecretKey:
     """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed.
 
-    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims (`refuse_secret`).
-    Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `holder`.
+    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims.
+    Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `reports.Opener`.
     Raises: KeyRefused for primes that do not belong to the public key or are weak.
 
-    >>> from tacit.crypto.randomisers import Randomisers
+    >>> from tacit.crypto.paillier import Randomisers
     >>> key = generate(bits=320, least_bits=320)  # so short for this example alone
     >>> stock = Randomisers(key.public, expected=2, workers=1)
     >>> key.open(key.public.add([key.public.seal([20], stock), key.public.seal([22], stock)]))
@@ -112,16 +111,45 @@ class SecretKey:
     short: tuple[mpz, mpz] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        public = self.public
-        paillier.refuse_secret(public.n, self.p, self.q, shape=public.shape, h_s=public.h_s, short=self.short)
+        n, p, q, shape, short = self.public.n, self.p, self.q, self.public.shape, self.short
+        if p * q != n or p == q or not (_prime(p) and _prime(q)):
+            raise KeyRefused("The secret key does not belong to its public key: take both from the same file.")
+        if (short is not None) != (shape == "short-exponent"):
+            raise KeyRefused(f"The secret key does not have the shape {shape!r} of its public key.")
+        pairs = zip((p, q), short or (), strict=bool(short))
+        if not all(s > 2 and (prime - 1) % (2 * s) == 0 and _prime(s) for prime, s in pairs):
+            raise KeyRefused("The short primes do not belong to the secret key: take both from the same file.")
+        half = (n.bit_length() + 1) // 2
+        if p.bit_length() != q.bit_length() or p.bit_length() != half:
+            raise KeyRefused(f"The secret key's primes have {p.bit_length()} and {q.bit_length()} bits: {AGAIN}.")
+        if any(abs(a * p - b * q).bit_length() <= half - CLOSENESS_BITS for a, b in RATIOS):
+            raise KeyRefused(f"The secret key's primes are close to each other or to a fraction: {AGAIN}.")
+        if gcd(n, (p - 1) * (q - 1)) != 1:
+            raise KeyRefused(f"The secret key's n has a factor in common with (p - 1)(q - 1): {AGAIN}.")
+        if self.public.h_s is not None:
+            self._refuse_shape(self.public.h_s)
+
+    def _refuse_shape(self, h_s: mpz) -> None:
+        p, q, shape = self.p, self.q, self.public.shape
+        right = p % 4 == q % 4 == 3 and gcd(p - 1, q - 1) == 2
+        if not right or (shape == "safe-prime" and not (_prime(p >> 1) and _prime(q >> 1))):
+            raise KeyRefused(f"The secret key's primes do not have the shape {shape!r}: {AGAIN}.")
+        for prime, order in zip((p, q), self._orders, strict=True):
+            residue = gmpy2.powmod(h_s, order, prime * prime) == 1  # n-th residues are those without a part of order p
+            if not residue or h_s % prime in (1, prime - 1):
+                raise KeyRefused(f"The key's h_s is not the n-th power of a hidden number: {AGAIN}.")
+
+    @property
+    def _orders(self) -> tuple[mpz, mpz]:
+        """Exponents that remove every randomiser modulo p and modulo q."""
+        return (2 * self.short[0], 2 * self.short[1]) if self.short else (self.p - 1, self.q - 1)
 
     @cached_property
     def _halves(self) -> tuple[tuple[mpz, mpz, mpz, mpz], ...]:
-        # for each prime: the prime, its square, an exponent that removes every rho, and 1 / L((1 + n)^exponent)
-        exponents = [2 * s for s in self.short] if self.short else [self.p - 1, self.q - 1]
+        # for each prime: the prime, its square, its exponent, and 1 / L((1 + n)^exponent)
         pairs = ((self.p, self.q), (self.q, self.p))
         # (1 + n)^e = 1 + epq modulo p^2, so L is eq
-        return tuple((p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, exponents, strict=True))
+        return tuple((p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, self._orders, strict=True))
 
     @cached_property
     def _p_inverse(self) -> mpz:
@@ -174,6 +202,10 @@ class SecretKey:
         )
 
 
+def _prime(number: mpz) -> bool:
+    return number > 2 and gmpy2.is_prime(number)
+
+
 def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
     """Refuses opened sums beyond the plaintext's band. Raises: SumOverflow.
 
@@ -196,7 +228,7 @@ def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = L
     while True:
         (p, short_p), (q, short_q) = (_new_prime(bits // 2, shape, bits) for _ in range(2))
         n = p * q
-        apart = abs(p - q).bit_length() > bits // 2 - paillier.CLOSENESS_BITS
+        apart = abs(p - q).bit_length() > bits // 2 - CLOSENESS_BITS
         if apart and gcd(p - 1, q - 1) == 2 and gcd(n, (p - 1) * (q - 1)) == 1:
             break
     short = (short_p, short_q) if short_p and short_q else None

@@ -1,5 +1,4 @@
-"""Opening by t of n: no single holder of a share opens anything (the threshold variant of Damgård and Jurik, PKC 2001, s =
-1).
+"""Opening by t of n: no single holder of a share opens anything (the threshold variant of Damgård and Jurik, PKC 2001, s = 1).
 
 A dealer, who is trusted and must forget the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial of degree t -
 1 over the integers modulo n p'q'. Share i answers c with c_i = c^(2 Delta s_i), where Delta is the factorial of the number of
@@ -115,17 +114,16 @@ class Share:
         """This share's part of opening, c^(2 Delta s_i) for every ciphertext, with one proof for all. Raises: BadCiphertext.
 
         Guarantee: the proof says nothing about the share beyond its verification key (statistically, within 2^-128).
-        Assumes: whoever calls has decided that this sum may be opened (`holder`): t such answers open whatever was asked.
+        Assumes: whoever calls has decided that this sum may be opened (`reports`): t such answers open whatever was asked.
         """
-        public, delta = self.verification.public, self.verification.delta
+        public, hidden = self.verification.public, self.verification.delta * self.value
         public.validate(ciphertexts)
 
         def powers(start: int, stop: int) -> Iterator[mpz]:
-            return (gmpy2.powmod(c, 2 * delta * self.value, public.n_squared) for c in ciphertexts[start:stop])
+            return (gmpy2.powmod(c, 2 * hidden, public.n_squared) for c in ciphertexts[start:stop])
 
         values = compute(powers, len(ciphertexts), width=public.ciphertext_bytes, workers=workers)
         base, image, seed = _batch(self.verification, self.index, ciphertexts, values)
-        hidden = delta * self.value
         r = mpz(secrets.randbits(self.verification.response_bits - 1))
         first = (gmpy2.powmod(x, r, public.n_squared) for x in (base, self.verification.v))
         e = _challenge(public, seed, base, image, *first)
@@ -232,7 +230,7 @@ def fewest_shares(*, of: int, colluding: int) -> int:
     >>> fewest_shares(of=3, colluding=0), fewest_shares(of=3, colluding=1), fewest_shares(of=20, colluding=1)
     (2, 3, 11)
     """
-    return (of + colluding) // 2 + 1  # 2t > n + c
+    return (of + colluding) // 2 + 1
 
 
 def _check_numbers(threshold: int, of: int) -> None:

@@ -15,8 +15,7 @@ from statistical import has_std, is_normal, is_poisson_sampling
 import tacit
 from tacit.algorithms import finished
 from tacit.algorithms.record_sums import RecordSums, SumNoise
-from tacit.crypto.grid import Quantised
-from tacit.crypto.sum_grid import RoundedSum
+from tacit.crypto.grid import Quantised, RoundedSum
 from tacit.engine.assemble import build
 from tacit.errors import BadInput, Refused, TacitError
 from tacit.lab.audit.mechanism import prepared

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.paillier import Randomisers
 from tacit.crypto.secret_key import generate
 
 SMALL = 512

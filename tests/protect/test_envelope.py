@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.crypto.envelope import LENGTH_BYTES, PREFIX, RoundContext, check_header, chunk_sizes, parse, write
-from tacit.crypto.holder import Inbox
-from tacit.crypto.paillier import PublicKey
+from tacit.crypto.keys import new_signer
+from tacit.crypto.paillier import PublicKey, Randomisers
 from tacit.crypto.proofs import prove
-from tacit.crypto.randomisers import Randomisers
-from tacit.crypto.signing import new_signer
+from tacit.crypto.reports import LENGTH_BYTES, PREFIX, Inbox, RoundContext, check_header, chunk_sizes, parse, write
 from tacit.errors import (
     BadCiphertext,
     BadSignature,

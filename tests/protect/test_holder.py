@@ -6,10 +6,9 @@ import os
 
 import pytest
 
-from tacit.crypto.envelope import RoundContext, chunk_sizes, write
-from tacit.crypto.holder import Opener, inbox_of, whose_turn
+from tacit.crypto.keys import new_signer
 from tacit.crypto.proofs import prove
-from tacit.crypto.signing import new_signer
+from tacit.crypto.reports import Opener, RoundContext, chunk_sizes, inbox_of, whose_turn, write
 from tacit.crypto.threshold import combine, deal
 from tacit.errors import BadInput, BadSignature, Duplicate, MessageRefused, OpeningRefused, Replayed, TooFewReports
 

@@ -11,10 +11,9 @@ import pytest
 from gmpy2 import mpz
 from phe.util import base64_to_int, int_to_base64
 
-from tacit.crypto import keys, signing
+from tacit.crypto import keys
 from tacit.crypto import keys as files
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.paillier import PublicKey, Randomisers
 from tacit.crypto.secret_key import SecretKey, generate
 from tacit.crypto.threshold import deal
 from tacit.errors import BadCiphertext, BadInput, KeyRefused
@@ -34,9 +33,9 @@ def legal_short():
 def test_a_key_comes_back_from_its_files(tmp_path, legal, legal_short):
     for number, key in enumerate((legal, legal_short)):
         secret, public = keys.save(tmp_path / str(number), key)
-        assert keys.load_secret(secret) == key
-        assert keys.load_public(public) == key.public
-        assert keys.load_public(public).id == key.public.id
+        assert keys.load_as(keys.SecretKey, secret) == key
+        assert keys.load_as(keys.PublicKey, public) == key.public
+        assert keys.load_as(keys.PublicKey, public).id == key.public.id
 
 
 def test_a_secret_file_is_its_owners_alone_whatever_the_umask(tmp_path, legal):
@@ -78,19 +77,19 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path, legal, mode):
     secret.chmod(mode)
     with pytest.raises(KeyRefused, match="can be read by others"):
         keys.load(secret)
-    signer, _ = signing.save(tmp_path, signing.new_signer("north"))
+    signer, _ = keys.save_signer(tmp_path, keys.new_signer("north"))
     signer.chmod(mode)
     with pytest.raises(KeyRefused, match="can be read by others"):
-        signing.load_signer(signer)
+        keys.load_signer(signer)
 
 
 def test_nothing_is_overwritten_unless_told(tmp_path, legal, legal_short):
     secret, _ = keys.save(tmp_path, legal)
     with pytest.raises(BadInput, match="exists"):
         keys.save(tmp_path, legal_short)
-    assert keys.load_secret(secret) == legal
+    assert keys.load_as(keys.SecretKey, secret) == legal
     keys.save(tmp_path, legal_short, force=True)
-    assert keys.load_secret(secret) == legal_short
+    assert keys.load_as(keys.SecretKey, secret) == legal_short
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
@@ -145,9 +144,9 @@ def test_a_small_key_in_a_file_is_refused(tmp_path, ordinary):
 def test_a_server_cannot_be_given_a_secret_key_by_mistake(tmp_path, legal):
     secret, public = keys.save(tmp_path, legal)
     with pytest.raises(KeyRefused, match="does not hold a public key"):
-        keys.load_public(secret)
+        keys.load_as(keys.PublicKey, secret)
     with pytest.raises(KeyRefused, match="does not hold a secret key"):
-        keys.load_secret(public)
+        keys.load_as(keys.SecretKey, public)
 
 
 def test_shares_come_back_from_their_files(tmp_path, safe, monkeypatch):
@@ -156,7 +155,7 @@ def test_shares_come_back_from_their_files(tmp_path, safe, monkeypatch):
     assert {stat.S_IMODE(place.stat().st_mode) for place in places} == {0o600}
     monkeypatch.setattr(keys, "PublicKey", lambda *words: PublicKey(*words, least_bits=512))
     assert [keys.load_share(place) for place in places] == shares
-    assert keys.load_verification(public) == shares[0].verification
+    assert keys.load_as(keys.Verification, public) == shares[0].verification
     assert files.to_text(shares[0].value) not in public.read_text()
     places[0].chmod(0o644)
     with pytest.raises(KeyRefused, match="can be read by others"):
@@ -200,7 +199,7 @@ def test_we_open_what_python_paillier_seals_with_its_own_key(tmp_path):
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps(own | {"pub": record}))
     path.chmod(0o600)
-    key = keys.load_secret(path)
+    key = keys.load_as(keys.SecretKey, path)
     assert isinstance(key, SecretKey)
     assert key.public.h_s is None
     messages = [0, 7, 2**2000]
@@ -224,33 +223,33 @@ def test_the_key_id_covers_everything(legal, legal_short):
 
 
 def test_members_come_back_from_their_folder(tmp_path):
-    signers = [signing.new_signer(name) for name in ("north", "coast")]
+    signers = [keys.new_signer(name) for name in ("north", "coast")]
     for signer in signers:
-        signing.save(tmp_path, signer)
-    members = signing.load_members(tmp_path)
+        keys.save_signer(tmp_path, signer)
+    members = keys.load_members(tmp_path)
     assert sorted(members) == ["coast", "north"]
-    again = signing.load_signer(tmp_path / "north.signing.json")
-    assert signing.verified(members, "north", b"hello", again.sign(b"hello"))
-    assert not signing.verified(members, "coast", b"hello", again.sign(b"hello"))
-    assert not signing.verified(members, "north", b"hullo", again.sign(b"hello"))
+    again = keys.load_signer(tmp_path / "north.signing.json")
+    assert keys.verified(members, "north", b"hello", again.sign(b"hello"))
+    assert not keys.verified(members, "coast", b"hello", again.sign(b"hello"))
+    assert not keys.verified(members, "north", b"hullo", again.sign(b"hello"))
 
 
 def test_members_that_are_not_in_order_are_refused(tmp_path):
     with pytest.raises(BadInput, match="no members"):
-        signing.load_members(tmp_path)
-    _, north = signing.save(tmp_path, signing.new_signer("north"))
+        keys.load_members(tmp_path)
+    _, north = keys.save_signer(tmp_path, keys.new_signer("north"))
     (tmp_path / "coast.member.json").write_text(north.read_text())
     with pytest.raises(KeyRefused, match="names the member 'north'"):
-        signing.load_members(tmp_path)
+        keys.load_members(tmp_path)
     (tmp_path / "coast.member.json").write_text(north.read_text().replace("north", "coast"))
     with pytest.raises(KeyRefused, match="one key"):
-        signing.load_members(tmp_path)
+        keys.load_members(tmp_path)
     (tmp_path / "coast.member.json").write_text('{"kid": "coast"}')
     with pytest.raises(KeyRefused, match="not a member's key"):
-        signing.load_members(tmp_path)
+        keys.load_members(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b"])
 def test_a_client_has_a_name_that_is_a_file_name(name):
     with pytest.raises(BadInput, match="name"):
-        signing.new_signer(name)
+        keys.new_signer(name)

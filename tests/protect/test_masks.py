@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.crypto.grid import Lanes
+from tacit.crypto.keys import new_signer
 from tacit.crypto.masks import (
     PRIME,
     Attempt,
@@ -15,14 +18,13 @@ from tacit.crypto.masks import (
     Party,
     Roster,
     expand,
-    fewest_honest,
     joined,
-    own_key,
-    pair_key,
     shared,
 )
-from tacit.crypto.signing import new_signer
-from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewReports
+from tacit.crypto.seal import Masked
+from tacit.crypto.threshold import fewest_shares
+from tacit.errors import BadInput, BadOpening, GridOverflow, MessageRefused, Refused, TooFewReports
+from tacit.types import Message
 
 MODEL, SIZE = "model of round 1", 50
 
@@ -36,7 +38,7 @@ class Run:
             "run",
             {one.name: one.signer.public for one in self.parties},
             {one.name: one.envelope_key for one in self.parties},
-            at_least or fewest_honest(n, colluding=colluding),
+            at_least or fewest_shares(of=n, colluding=colluding),
             colluding,
         )
         self.attempt, self.bits = Attempt(self.roster, round, attempt), bits
@@ -76,7 +78,7 @@ class Run:
 )
 def test_the_opened_sum_is_the_sum_of_the_survivors_whoever_drops_out_at_which_step(n, absent, late, silent, bits):
     names = [f"site-{k}" for k in range(n)]
-    threshold = fewest_honest(n, colluding=1)
+    threshold = fewest_shares(of=n, colluding=1)
     if n - absent - late < threshold or n - absent - late - silent < threshold:
         return
     run = Run(n, bits=bits, absent=names[:absent])
@@ -99,11 +101,11 @@ def test_every_pair_cancels_and_every_own_mask_is_needed():
     run = Run(4)
     total = run.sum(run.setups).astype("<u4")
     for party in run.parties:
-        total += expand(own_key(run.attempt, MODEL, party.name, party._seed(run.attempt, "own")), SIZE, bits=32)
+        total += expand(run.attempt.own_key(MODEL, party.name, party._seed(run.attempt, "own")), SIZE, bits=32)
     assert (run.collected().total == total).all()
     for one, other in itertools.combinations(run.parties, 2):
         keys = [
-            pair_key(run.attempt, MODEL, a.name, a._seed(run.attempt, "key"), b.name, run.setups[b.name].key)
+            run.attempt.pair_key(MODEL, a.name, a._seed(run.attempt, "key"), b.name, run.setups[b.name].key)
             for a, b in ((one, other), (other, one))
         ]
         assert keys[0] == keys[1]
@@ -176,7 +178,7 @@ def test_of_each_participant_one_share_is_given_and_never_both():
 
 def test_two_lists_open_two_sums_where_2t_is_at_most_n_plus_c_and_not_above():
     for n, c in ((5, 1), (6, 1), (6, 2), (9, 3)):
-        t = fewest_honest(n, colluding=c)
+        t = fewest_shares(of=n, colluding=c)
         assert 2 * t > n + c >= 2 * (t - 1)
         honest_on_one, honest_on_other = (n - c + 1) // 2, (n - c) // 2
         assert honest_on_other + c < t, "the colluders sign both lists, and each honest one signs its own"
@@ -192,7 +194,7 @@ def test_a_survivor_that_never_gave_its_own_mask_stays_hidden_although_its_pairs
     seed = run.collected()._seed("site-4", "key", answers)
     bare = heard.copy()
     for other in survivors:
-        mask = expand(pair_key(run.attempt, MODEL, "site-4", seed, other, run.setups[other].key), SIZE, bits=32)
+        mask = expand(run.attempt.pair_key(MODEL, "site-4", seed, other, run.setups[other].key), SIZE, bits=32)
         bare = bare - mask if other > "site-4" else bare + mask
     assert (bare != run.vectors["site-4"].astype("<u4")).sum() > SIZE - 3
     with pytest.raises(BadOpening):
@@ -302,3 +304,15 @@ def test_whoever_is_told_another_envelope_key_of_itself_says_so():
     run = Run(5)
     with pytest.raises(BadInput, match="another envelope key"):
         Party(run.parties[0].signer, bytes(32)).setup(run.attempt)
+
+
+@pytest.mark.parametrize("beyond", [2**33, -(2**33), -(2**63)])  # the last has no absolute value
+def test_an_opened_sum_that_honest_reports_could_not_have_is_refused(beyond):
+    parties = [Party(new_signer(f"site-{k}"), bytes([k + 1]) * 32) for k in range(3)]
+    seal = Masked(Lanes(1, 2**31, 3, 62), parties, at_least=3, colluding=1)
+    collected = seal.collect(round=0)
+    for name, value in (("site-0", beyond), ("site-1", 0), ("site-2", 0)):
+        masked = seal.joined(name, 0).mask(np.array([value]), bits=seal.bits)
+        collected.accept(Message(name, {"report": torch.from_numpy(masked.view("<i8"))}))
+    with pytest.raises(GridOverflow):
+        collected.open()

@@ -8,13 +8,12 @@ from dataclasses import replace
 import gmpy2
 import numpy as np
 import pytest
+import textbook
 from gmpy2 import mpz
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tacit.crypto import textbook
-from tacit.crypto.paillier import PublicKey, short_bits
-from tacit.crypto.randomisers import Randomisers
+from tacit.crypto.paillier import PublicKey, Randomisers, short_bits
 from tacit.crypto.secret_key import SecretKey, generate
 from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
 

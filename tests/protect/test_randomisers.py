@@ -8,32 +8,11 @@ import threading
 
 import gmpy2
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tacit.crypto import powers
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.randomisers import TABLE_BYTES, FixedBase, Randomisers, best_window
+from tacit.crypto.paillier import TABLE_BYTES, PublicKey, Randomisers, best_window
 from tacit.crypto.secret_key import generate
 from tacit.errors import BadInput, KeyRefused
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    base=st.integers(2, 10**30),
-    modulus=st.integers(10**30, 10**31),
-    exponent=st.integers(0, 2**61 - 1),
-    window=st.integers(1, 9),
-)
-def test_the_table_agrees_with_pow(base, modulus, exponent, window):
-    table = FixedBase(gmpy2.mpz(base), gmpy2.mpz(modulus), bits=61, window=window)
-    assert table.power(exponent) == pow(base, exponent, modulus)
-
-
-def test_an_exponent_beyond_the_table_is_an_error():
-    table = FixedBase(gmpy2.mpz(3), gmpy2.mpz(1009), bits=8, window=4)
-    with pytest.raises(ValueError, match="longer"):
-        table.power(256)
 
 
 @pytest.mark.parametrize("bits", [2048, 3072, 4096])
@@ -57,7 +36,7 @@ def test_exponents_have_all_their_bits_and_come_from_the_operating_system(key, s
         asked.append(bits)
         return (1 << bits) - 1
 
-    monkeypatch.setattr("tacit.crypto.randomisers.secrets.randbits", randbits)
+    monkeypatch.setattr("tacit.crypto.paillier.secrets.randbits", randbits)
     (rho,) = stock(key).take(1)
     assert asked == [key.public.exponent_bits] == [128 if key.short else 256]
     assert rho == gmpy2.powmod(key.public.h_s, (1 << asked[0]) - 1, key.public.n_squared)
@@ -70,7 +49,7 @@ def test_who_has_the_secret_key_makes_the_same_randomisers(key, stock, monkeypat
     drawn = [0, 1, 2, 12345, (1 << key.public.exponent_bits) - 1]
     for source in (stock(key), stock(key, secret=key)):
         draws = iter(drawn)
-        monkeypatch.setattr("tacit.crypto.randomisers.secrets.randbits", lambda bits, draws=draws: next(draws))
+        monkeypatch.setattr("tacit.crypto.paillier.secrets.randbits", lambda bits, draws=draws: next(draws))
         expected = [gmpy2.powmod(key.public.h_s, r, key.public.n_squared) for r in drawn]
         assert source.take(len(drawn)) == expected
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.crypto.sum_grid import SumGrid
+from tacit.crypto.grid import SumGrid
 from tacit.errors import BadInput
 from tacit.random import seeded
 

@@ -8,11 +8,11 @@ import gmpy2
 import torch
 from gmpy2 import mpz
 
-from tacit.crypto.envelope import LENGTH_BYTES, PREFIX, RoundContext, parse, write
+from tacit.crypto.keys import Signer
+from tacit.crypto.paillier import Randomisers
 from tacit.crypto.powers import product_of_powers
 from tacit.crypto.proofs import coefficients, comb, proof_bytes, proof_to_bytes, prove
-from tacit.crypto.randomisers import Randomisers
-from tacit.crypto.signing import Signer
+from tacit.crypto.reports import LENGTH_BYTES, PREFIX, RoundContext, parse, write
 from tacit.types import Message
 
 

@@ -6,10 +6,9 @@ from itertools import combinations
 import pytest
 from redteam.cheating_site import CheatingSite, ciphertexts_of
 
-from tacit.crypto.envelope import RoundContext, chunk_sizes
-from tacit.crypto.holder import Opener, whose_turn
+from tacit.crypto.keys import new_signer
+from tacit.crypto.reports import Opener, RoundContext, chunk_sizes, whose_turn
 from tacit.crypto.secret_key import generate
-from tacit.crypto.signing import new_signer
 from tacit.crypto.threshold import combine, deal, fewest_shares
 from tacit.errors import BadInput, OpeningRefused
 

@@ -14,9 +14,8 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 from trained import same_model
 
 import tacit
-from tacit.crypto import keys, signing
-from tacit.crypto.envelope import RoundContext, parse
-from tacit.crypto.holder import whose_turn
+from tacit.crypto import keys
+from tacit.crypto.reports import RoundContext, parse, whose_turn
 from tacit.crypto.secret_key import generate
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import _content, new_nonce, read
@@ -234,12 +233,12 @@ def cheating(deployed, answer, name="client-0"):
     """The cheating site behind an answer: it has its own folder, and knows the place from its honest report."""
     head = parse(unpack(answer).tensors["report"].numpy().tobytes())[0].header
     folder = deployed.folder / "sites" / name / "keys"
-    public, members = keys.load_public(folder / keys.PUBLIC_FILE), signing.load_members(folder)
+    public, members = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE), keys.load_members(folder)
     size = sum(tensor.numel() for tensor in unpack(answer).tensors.values()) // public.ciphertext_bytes
     context = RoundContext(head.run, head.round, public, head.roster, (size,), members)
     count = next(n for n in range(size, 0, -1) if replace(context, chunk_sizes=(n,)).body_bytes(0) == head.size)
     return CheatingSite(
-        replace(context, chunk_sizes=(count,)), signing.load_signer(folder / f"{name}{signing.SIGNING}")
+        replace(context, chunk_sizes=(count,)), keys.load_signer(folder / f"{name}{keys.SIGNING}")
     ), count
 
 

@@ -11,7 +11,7 @@ from federation.flower.conftest import THREE, Federation
 from gmpy2 import mpz
 
 import tacit
-from tacit.crypto import keys, secret_key, signing
+from tacit.crypto import keys, secret_key
 from tacit.crypto import keys as files
 from tacit.crypto.paillier import PublicKey
 from tacit.crypto.secret_key import SecretKey, generate
@@ -160,13 +160,13 @@ def test_a_crafted_key_file_is_refused_in_one_sentence(tmp_path, why):
     path = tmp_path / "key.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     path.chmod(0o600)
-    for load in (keys.load, keys.load_secret, keys.load_share, keys.load_verification, signing.load_signer):
+    for load in (keys.load, keys.load_share, keys.load_signer):
         with pytest.raises(KeyRefused) as caught:
             load(path)
         assert len(str(caught.value)) < 400
     shutil.copy(path, tmp_path / "a.member.json")
     with pytest.raises(KeyRefused):
-        signing.load_members(tmp_path)
+        keys.load_members(tmp_path)
 
 
 def test_shares_and_short_primes_of_any_size_or_kind_are_refused_without_being_tried(tmp_path, monkeypatch):
@@ -193,7 +193,7 @@ def test_shares_and_short_primes_of_any_size_or_kind_are_refused_without_being_t
     for pair_ in ([huge, huge], ["", ""], [1, 2], {"0": 1}, "xy", ["AQAB"]):
         files.write(tmp_path / "s.json", record | {"tacit": {"short": pair_}}, mode=files.SECRET, force=True)
         with pytest.raises(KeyRefused):
-            keys.load_secret(tmp_path / "s.json")
+            keys.load_as(keys.SecretKey, tmp_path / "s.json")
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +214,8 @@ def test_a_foreign_secret_key_or_signing_key_does_not_pass_the_check(deployed):
     for file, foreign in (
         (keys.SECRET_FILE, keys.secret_record(generate(bits=2048))),
         (
-            f"{names[0]}{signing.SIGNING}",
-            json.loads((deployed.site(1) / FOLDER / f"{names[1]}{signing.SIGNING}").read_text()),
+            f"{names[0]}{keys.SIGNING}",
+            json.loads((deployed.site(1) / FOLDER / f"{names[1]}{keys.SIGNING}").read_text()),
         ),
     ):
         for record in (foreign, foreign | {"kid": names[0]}):

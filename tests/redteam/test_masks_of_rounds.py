@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tacit.crypto.keys import new_signer
 from tacit.crypto.masks import PRIME, Attempt, Collecting, Party, Roster
-from tacit.crypto.signing import new_signer
 from tacit.errors import MessageRefused, Refused, TooFewReports
 
 SIZE = 40

@@ -6,17 +6,16 @@ from functools import partial
 import gmpy2
 import numpy as np
 import pytest
+import textbook
 from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 
-from tacit.crypto import textbook
-from tacit.crypto.envelope import RoundContext, chunk_sizes, parse
 from tacit.crypto.grid import Lanes
-from tacit.crypto.holder import Alone, Inbox, Opener, inbox_of
+from tacit.crypto.keys import new_signer
 from tacit.crypto.paillier import PublicKey
-from tacit.crypto.proofs import balanced, equation, hold_together, holds, proof_bytes, unproved
+from tacit.crypto.proofs import balanced, equation, hold_together, proof_bytes, unproved
+from tacit.crypto.reports import Alone, Inbox, Opener, RoundContext, chunk_sizes, inbox_of, parse
 from tacit.crypto.seal import Sealed, SealedSum
 from tacit.crypto.secret_key import generate
-from tacit.crypto.signing import new_signer
 from tacit.crypto.threshold import combine, deal
 from tacit.errors import BadProof, MessageRefused, TooFewReports
 
@@ -97,7 +96,7 @@ def test_checks_together_alone_and_by_the_book_agree_on_honest_and_on_forged_rep
         mine = claimed(context, "coast", report)
         if why != "no proof":  # of zeros: it is no proof of anything
             assert right(key.public, equation_of(context, "coast", report)) is known, why
-        assert holds(*mine) is known, why
+        assert textbook.holds(*mine) is known, why
         for reports in ({"coast": mine, **others}, {**others, "coast": mine}):
             assert list(unproved(reports)) == ([] if known else ["coast"]), why
 

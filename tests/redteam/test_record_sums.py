@@ -10,7 +10,7 @@ import torch
 
 import tacit
 from tacit.algorithms.record_sums import RecordSums, SumNoise, longest
-from tacit.crypto.sum_grid import SumGrid
+from tacit.crypto.grid import SumGrid
 from tacit.engine.assemble import build
 from tacit.engine.trainers import workspace_of
 from tacit.privacy.local.mechanism import SampledGaussian

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from redteam.cheating_site import CheatingSite, message
 
 from tacit.algorithms import printable
-from tacit.crypto.envelope import RoundContext, chunk_sizes, parse
 from tacit.crypto.grid import Lanes
-from tacit.crypto.holder import Inbox
+from tacit.crypto.keys import new_signer
+from tacit.crypto.reports import Inbox, RoundContext, chunk_sizes, parse
 from tacit.crypto.seal import Plain, Sealed, SealedSum
 from tacit.crypto.secret_key import generate
-from tacit.crypto.signing import new_signer
 from tacit.deploy.server.trainer import attributed, spent_of
 from tacit.errors import BadSignature, MessageRefused
 from tacit.types import Message

@@ -6,14 +6,14 @@ from functools import partial
 import gmpy2
 import pytest
 from redteam.cheating_site import CheatingSite, ciphertexts_of
+from textbook import holds
 
 from tacit.crypto import proofs
-from tacit.crypto.envelope import RoundContext, chunk_sizes, common_hash, parse
-from tacit.crypto.holder import Inbox, Opener, inbox_of
+from tacit.crypto.keys import new_signer
 from tacit.crypto.paillier import PublicKey
-from tacit.crypto.proofs import holds, proof_bytes
+from tacit.crypto.proofs import proof_bytes
+from tacit.crypto.reports import Inbox, Opener, RoundContext, chunk_sizes, common_hash, inbox_of, parse
 from tacit.crypto.secret_key import generate
-from tacit.crypto.signing import new_signer
 from tacit.errors import BadProof, MessageRefused, OtherRoster, TooFewReports
 
 NAMES, NUMBERS = ("coast", "north", "valley"), (11, 22, 33)

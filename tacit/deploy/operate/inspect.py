@@ -14,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import tacit
-from tacit.crypto import keys, signing
+from tacit.crypto import keys
 from tacit.deploy.operate.certificates import days_left, signed_by
 from tacit.deploy.operate.layout import Federation, app_digest, open_federation
 from tacit.deploy.operate.processes import reach, taken
@@ -307,7 +307,7 @@ def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator
         yield _wrong(f"server: {error}")
         return
     secrets = [
-        path for name in (keys.SECRET_FILE, "share*.json", f"*{signing.SIGNING}") for path in sorted(own.glob(name))
+        path for name in (keys.SECRET_FILE, "share*.json", f"*{keys.SIGNING}") for path in sorted(own.glob(name))
     ]
     wrong = [_wrong(f"{path} belongs to a site: the server must not have it, so make new keys.") for path in secrets]
     for name in sites:
@@ -328,8 +328,8 @@ def _own_keys(own: Path, folder: Path) -> Iterator[Finding]:
     if not own.is_dir():
         return
     split = any((own / file).exists() for file in (keys.SHARE_FILE, keys.VERIFICATION_FILE))
-    t = keys.load_verification(own / keys.VERIFICATION_FILE).threshold if split else 1
-    members = signing.load_members(own)
+    t = keys.load_as(keys.Verification, own / keys.VERIFICATION_FILE).threshold if split else 1
+    members = keys.load_members(own)
     held = load_keys(own, threshold=t, sites=members, site=str(read_settings(folder)["name"]))
     share = f"A share of the key: {t} of {held.verification.of} sites open" if held.verification else ""
     yield Finding(f"{share or 'The whole key of all sites'}, key {held.public.id}, {len(members)} members")

@@ -11,8 +11,17 @@ from typing import Any
 import torch
 from gmpy2 import mpz
 
-from tacit.crypto.envelope import RoundContext
-from tacit.crypto.holder import Inbox, Opened, Opens, inbox_of, numbers_from_bytes, refuse_few, total_bytes, whose_turn
+from tacit.crypto.reports import (
+    Inbox,
+    Opened,
+    Opens,
+    RoundContext,
+    inbox_of,
+    numbers_from_bytes,
+    refuse_few,
+    total_bytes,
+    whose_turn,
+)
 from tacit.crypto.threshold import Partial, Verification, join, refuse_wrong
 from tacit.deploy.server.gather import Accept, Heard, gather
 from tacit.deploy.server.trainer import OverGrid, find, keep, listed

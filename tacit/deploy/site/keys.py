@@ -13,14 +13,12 @@ from typing import Any
 from gmpy2 import mpz
 
 from tacit.algorithms.encrypted import Encrypted, Group
-from tacit.crypto import keys, signing
-from tacit.crypto.envelope import common_hash
-from tacit.crypto.holder import Opener, Opens, numbers_to_bytes
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.randomisers import Randomisers
+from tacit.crypto import keys
+from tacit.crypto.keys import Members, Signer
+from tacit.crypto.paillier import PublicKey, Randomisers
+from tacit.crypto.reports import Opener, Opens, common_hash, numbers_to_bytes
 from tacit.crypto.seal import Sealed, report_bytes
 from tacit.crypto.secret_key import SecretKey
-from tacit.crypto.signing import Members, Signer
 from tacit.crypto.threshold import Share, Verification, deal
 from tacit.deploy.site.layout import openings_file
 from tacit.engine.assemble import Parts
@@ -48,7 +46,7 @@ class Held:
 
     @property
     def answer(self) -> Callable[[list[mpz]], bytes] | None:
-        """What turns any sum into this site's part of opening it, for the wire; what may be opened is `crypto.holder.Opener`'s."""
+        """What turns any sum into this site's part of opening it, for the wire; what may be opened is `crypto.reports.Opener`'s."""
         secret, public = self.secret, self.public
         if isinstance(secret, Share):
             return lambda total: secret.verification.to_bytes(secret.open(total))
@@ -64,7 +62,7 @@ def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> N
     """
     key, protect = new_key(experiment), experiment.protect
     shares = deal(key, threshold=protect.threshold or 1, of=len(sites)) if protect.split else []
-    signers = {name: signing.new_signer(name) for name in sites}
+    signers = {name: keys.new_signer(name) for name in sites}
     for folder in (server, *sites.values()):
         keys.write(folder / FOLDER / keys.PUBLIC_FILE, keys.public_record(key.public), mode=keys.PUBLIC)
         if shares:
@@ -74,11 +72,11 @@ def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> N
             keys.save_share(folder / FOLDER / keys.SHARE_FILE, shares[share_number(sites, name) - 1])
         else:
             keys.write(folder / FOLDER / keys.SECRET_FILE, keys.secret_record(key), mode=keys.SECRET)
-        signing.save(folder / FOLDER, signers[name])
+        keys.save_signer(folder / FOLDER, signers[name])
     for name in sites:
-        member = (sites[name] / FOLDER / f"{name}{signing.MEMBER}").read_bytes()
+        member = (sites[name] / FOLDER / f"{name}{keys.MEMBER}").read_bytes()
         for folder in (server, *sites.values()):
-            (folder / FOLDER / f"{name}{signing.MEMBER}").write_bytes(member)
+            (folder / FOLDER / f"{name}{keys.MEMBER}").write_bytes(member)
 
 
 def share_number(sites: Iterable[str], name: str) -> int:
@@ -98,7 +96,7 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     number.
     """
     sites = list(sites)
-    public, members = keys.load_public(folder / keys.PUBLIC_FILE), signing.load_members(folder)
+    public, members = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE), keys.load_members(folder)
     if sorted(sites) != sorted(members):
         listed = (
             f"the sites {', '.join(sorted(sites)[:20])} and the members in {folder} {', '.join(sorted(members)[:20])}"
@@ -112,7 +110,7 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     signer = _own_signer(folder, site, members)
     if verification is None:
         path = folder / keys.SECRET_FILE
-        secret = keys.load_secret(path)
+        secret = keys.load_as(keys.SecretKey, path)
         if secret.public != public:
             raise KeyRefused(f"{path} {OTHER_KEY.format(folder / keys.PUBLIC_FILE)}")
         return Held(public, None, members, signer, secret)
@@ -129,17 +127,17 @@ OTHER_KEY = "belongs to another key than {}: take both from one maker."
 
 
 def _own_signer(folder: Path, site: str, members: Members) -> Signer:
-    path = folder / f"{site}{signing.SIGNING}"
-    signer = signing.load_signer(path)
+    path = folder / f"{site}{keys.SIGNING}"
+    signer = keys.load_signer(path)
     known = members.get(site)
     if signer.client != site or known is None or known.public_bytes_raw() != signer.public.public_bytes_raw():
-        raise KeyRefused(f"{path} does not belong to {folder / f'{site}{signing.MEMBER}'}: take both from one maker.")
+        raise KeyRefused(f"{path} does not belong to {folder / f'{site}{keys.MEMBER}'}: take both from one maker.")
     return signer
 
 
 def _verification(folder: Path, public: PublicKey, *, threshold: int, of: int) -> Verification:
     path = folder / keys.VERIFICATION_FILE
-    known = keys.load_verification(path)
+    known = keys.load_as(keys.Verification, path)
     if known.public != public:
         raise KeyRefused(f"{path} {OTHER_KEY.format(folder / keys.PUBLIC_FILE)}")
     if (known.threshold, known.of) != (threshold, of):

@@ -17,13 +17,12 @@ from tacit.algorithms.rules import PopulationStatistics, Rule
 from tacit.algorithms.rules.pfa import threshold
 from tacit.crypto import keys, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
-from tacit.crypto.holder import Alone, Opener, Opens, Together
-from tacit.crypto.masks import Party, masked
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.randomisers import Randomisers
-from tacit.crypto.seal import Plain, Seal, Sealed
+from tacit.crypto.keys import Signer
+from tacit.crypto.masks import Party
+from tacit.crypto.paillier import PublicKey, Randomisers
+from tacit.crypto.reports import Alone, Opener, Opens, Together
+from tacit.crypto.seal import Masked, Plain, Seal, Sealed
 from tacit.crypto.secret_key import SecretKey, generate
-from tacit.crypto.signing import Signer
 from tacit.crypto.threshold import MOST_SHARES, Share, deal, fewest_shares
 from tacit.data.population import Population
 from tacit.errors import BadInput, NeedsRows, Refused
@@ -61,7 +60,7 @@ def keys_kept(experiment: Experiment, *, clients: int) -> str:
 ALL = "all"  # the group of everybody, where nobody is told apart
 APART = ("private", "public")  # the words of PFA: tight budgets, and loose ones
 NOWHERE = ":memory:"  # one process is all parties of a simulation: that a sum was opened need not outlive it
-COMMON_HASH = "one process"  # instead of `envelope.common_hash`: nobody is told anything by anybody
+COMMON_HASH = "one process"  # instead of `reports.common_hash`: nobody is told anything by anybody
 
 
 def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
@@ -100,7 +99,7 @@ class OneProcess:
         """The run's key, and a share for every client where it is split. Raises: KeyRefused for a key file that cannot be
         used."""
         protect = self.experiment.protect
-        key = keys.load_secret(Path(protect.key)) if protect.key is not None else new_key(self.experiment)
+        key = keys.load_as(keys.SecretKey, Path(protect.key)) if protect.key is not None else new_key(self.experiment)
         return key, deal(key, threshold=protect.threshold or 1, of=self.clients) if protect.split else []
 
     def seal(
@@ -112,7 +111,7 @@ class OneProcess:
         if how == "masks":
             signing = (Signer(client, Ed25519PrivateKey.generate()) for client in clients)
             parties = [Party(signer, secrets.token_bytes(32)) for signer in signing]
-            return masked(lanes_of(plan, number, None), parties, at_least=noise.fewest, colluding=noise.colluding)
+            return Masked(lanes_of(plan, number, None), parties, at_least=noise.fewest, colluding=noise.colluding)
         if how != "paillier":
             return Plain(lanes_of(plan, number, None), noise.fewest)
         key, shares = self.keys

@@ -10,7 +10,7 @@ import numpy as np
 from tacit.algorithms import Algorithm
 from tacit.algorithms.encrypted import Group
 from tacit.algorithms.record_sums import SecretRecordSums
-from tacit.crypto.sum_grid import RoundedSum, SumGrid
+from tacit.crypto.grid import RoundedSum, SumGrid
 from tacit.data.population import Population
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment

@@ -149,7 +149,9 @@ def test_a_second_opening_is_refused_by_every_site_and_a_repeated_question_gets_
         with pytest.raises(TacitError, match=r"Another sum of round 1 of run .* has been opened"):
             site.answer(ask, other_sum(body))
         values = [
-            keys.load_verification(deployed.site(index) / "keys" / keys.VERIFICATION_FILE).from_bytes(raw).values
+            keys.load_as(keys.Verification, deployed.site(index) / "keys" / keys.VERIFICATION_FILE)
+            .from_bytes(raw)
+            .values
             for raw in (kept, site.answer(ask, body)[1])
         ]
         assert values[0] == values[1]  # only the proof's randomness is new
@@ -164,7 +166,7 @@ def other_sum(body):
 
 def lying(deployed, nodes):
     """These nodes answer an opening with numbers that would shift the sum by one."""
-    whole = keys.load_verification(deployed.folder / "server" / "keys" / "verification.json")
+    whole = keys.load_as(keys.Verification, deployed.folder / "server" / "keys" / "verification.json")
 
     def change(ask, node, message):
         if ask["kind"] == "open" and node in nodes:

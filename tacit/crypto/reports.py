@@ -1,7 +1,13 @@
-"""The opener: the clients' side, which turns one sum per round into numbers, and nothing else.
+"""The reports of one round: what a sealed update travels in, who counts, and who opens the sum.
 
-A secret key opens single updates as well as sums, so what stands between a server and one client's update is this file.
-It opens a total only after it has
+A message is 4 bytes of the header's length, the header (JSON), 64 bytes of signature, and the body: ciphertexts, and in the last
+chunk the proof that the sender knows what it sealed, all of it (`proofs`). The signature covers run, round, client, chunk,
+number of chunks, key id, roster, and the length and SHA-256 of the body, under a fixed prefix; so a message cannot be
+altered, cut, moved to another round or passed off as another client's. `roster` is a hash of what the client was told of the
+run (`common_hash`): reports of sites that were told different things are not added. Every refusal names the sender.
+
+A secret key opens single updates as well as sums, so what stands between a server and one client's update is `Opener`. It
+opens a total only after it has
 - checked the signatures of at least `at_least` distinct members' whole reports for this round, run, key and roster, and each
   sender's proof that it knows what it sealed;
 - multiplied the ciphertexts of these reports itself: a server's word for a product is never taken;
@@ -14,26 +20,192 @@ differ by one report: `turns` lists them, and a hash of run and round says whose
 
 import datetime
 import hashlib
+import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from gmpy2 import mpz
 
 from tacit import check
-from tacit.crypto.envelope import RoundContext, SignedHeader, check_body, check_header, parse
-from tacit.crypto.paillier import PublicKey, from_octets, to_octets
-from tacit.crypto.proofs import unproved
+from tacit.crypto.keys import Members, Signer, verified
+from tacit.crypto.paillier import PublicKey
+from tacit.crypto.powers import from_octets, to_octets
+from tacit.crypto.proofs import Claim, proof_bytes, unproved
 from tacit.crypto.threshold import Partial, Verification, combine
-from tacit.errors import BadCiphertext, BadInput, BadSignature, Duplicate, MessageRefused, OpeningRefused, TooFewReports
+from tacit.errors import (
+    BadCiphertext,
+    BadInput,
+    BadSignature,
+    Duplicate,
+    ForeignKey,
+    MessageRefused,
+    OpeningRefused,
+    OtherRoster,
+    Replayed,
+    TooFewReports,
+    Truncated,
+    UnknownSender,
+)
+from tacit.wire import json_object
 
-# The reports of one round as they come in: what is checked when, and who counts.
+PREFIX = b"tacit report 2\n"  # nothing else that is ever signed starts like this
+LENGTH_BYTES, SIGNATURE_BYTES = 4, 64
+KINDS = (str, int, str, int, int, str, str, int, str)  # of a header's fields
+CHUNK = 1024  # ciphertexts in a message: 768 KiB with a key of 3072 bits
+MOST_HEADER = 4096  # a header is a few hundred bytes; a longer one is not read
+
+
+@dataclass(frozen=True)
+class Header:
+    """Where a chunk of ciphertexts belongs. `run` names one attempt at one run; `size` and `sha256` are those of the body."""
+
+    run: str
+    round: int
+    client: str
+    chunk: int
+    chunks: int
+    key: str
+    roster: str
+    size: int
+    sha256: str
+
+    def raw(self) -> bytes:
+        """The bytes that are signed, after PREFIX: JSON with sorted keys and no spaces, so that one header has one form."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class SignedHeader:
+    """A header with its client's signature, as it arrived: nothing has been checked."""
+
+    header: Header
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """What a report must be for: one round of one run under one key and roster, with `chunk_sizes[i]` ciphertexts in chunk i.
+
+    Whoever checks a report makes this value from its own knowledge, never from the report.
+    """
+
+    run: str
+    round: int
+    public: PublicKey
+    roster: str
+    chunk_sizes: tuple[int, ...]
+    members: Members = field(repr=False)
+
+    def body_bytes(self, chunk: int) -> int:
+        """The length of a chunk's body; the last one has the proof behind its ciphertexts."""
+        last = chunk + 1 == len(self.chunk_sizes)
+        return self.chunk_sizes[chunk] * self.public.ciphertext_bytes + (proof_bytes(self.public) if last else 0)
+
+    def claim(self, client: str, ciphertexts: Sequence[mpz]) -> Claim:
+        """What a client has to prove of its ciphertexts, for this run, round and roster and in its own name."""
+        return Claim(self.public, self.run, self.round, client, self.roster, ciphertexts)
+
+
+def common_hash(run: str, experiment: str, roster: Mapping[str, Any]) -> str:
+    """A hash of what all sites of a run must have been told alike: its name, the experiment, every site's name, size and epsilon.
+
+    Guarantee: a server that tells two sites different stories gets reports that nobody adds together.
+    """
+    text = json.dumps([run, experiment, roster], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(b"tacit roster 1\n" + text.encode()).hexdigest()
+
+
+def chunk_sizes(count: int, *, chunk: int = CHUNK) -> tuple[int, ...]:
+    """How many of `count` ciphertexts each message carries.
+
+    >>> chunk_sizes(1000, chunk=400)
+    (400, 400, 200)
+    """
+    return tuple(min(chunk, count - start) for start in range(0, count, chunk))
+
+
+def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], proof: bytes) -> Iterator[bytes]:
+    """A client's report on a round: one signed message per chunk, the proof behind the last.
+
+    Assumes: as many ciphertexts as the chunks take, and a proof of `proof_bytes`; of others every `check_header` refuses.
+    """
+    start, chunks = 0, len(context.chunk_sizes)
+    for chunk, count in enumerate(context.chunk_sizes):
+        body = context.public.to_bytes(ciphertexts[start : start + count]) + (proof if chunk + 1 == chunks else b"")
+        start += count
+        digest = hashlib.sha256(body).hexdigest()
+        where = (context.run, context.round, signer.client, chunk, chunks, context.public.id, context.roster)
+        head = Header(*where, len(body), digest).raw()
+        yield len(head).to_bytes(LENGTH_BYTES, "big") + head + signer.sign(PREFIX + head) + body
+
+
+def parse(raw: bytes) -> tuple[SignedHeader, bytes]:
+    """Header, signature and body of a message, of which nothing is verified yet. Raises: Truncated, BadSignature.
+
+    Guarantee: the header has our fields, of our types, in our one form (`Header.raw` gives back the bytes that arrived).
+    """
+    length = int.from_bytes(raw[:LENGTH_BYTES], "big")
+    head, rest = raw[LENGTH_BYTES : LENGTH_BYTES + length], raw[LENGTH_BYTES + length :]
+    if length > MOST_HEADER or len(head) < length or len(rest) < SIGNATURE_BYTES:
+        raise Truncated(f"A message of {len(raw)} bytes ends before its signature: ask its sender for it again.")
+    try:
+        header = Header(**json_object(head.decode("utf-8"), most=MOST_HEADER, finite=True))
+        good = all(type(value) is kind for value, kind in zip(asdict(header).values(), KINDS, strict=True))
+    except (ValueError, TypeError) as error:
+        raise BadSignature("A message has no readable header: it was altered, or it is not a report.") from error
+    if not good or header.raw() != head:
+        raise BadSignature("A message has a header in another form than ours: it was altered, or it is not a report.")
+    return SignedHeader(header, rest[:SIGNATURE_BYTES]), rest[SIGNATURE_BYTES:]
+
+
+def check_header(context: RoundContext, signed: SignedHeader) -> None:
+    """Refuses a header that does not belong to this round. Until its signature holds, only the sender's name is looked at.
+
+    Raises: UnknownSender, BadSignature, Replayed (another run or round), ForeignKey, OtherRoster, or Truncated for a chunk
+    that was not agreed: the first that applies, naming the sender.
+    """
+    header = signed.header
+    who = f"The report of {header.client!r} is refused"
+    if header.client not in context.members:
+        raise UnknownSender(f"{who}: there is no such member.")
+    if not verified(context.members, header.client, PREFIX + header.raw(), signed.signature):
+        raise BadSignature(f"{who}: it was altered, or signed by somebody else.")
+    if (header.run, header.round) != (context.run, context.round):
+        there = f"round {header.round + 1} of run {header.run}"
+        raise Replayed(f"{who}: it is for {there}, not round {context.round + 1} of run {context.run}.")
+    if header.key != context.public.id:
+        raise ForeignKey(f"{who}: it is sealed for key {header.key}, not {context.public.id}.")
+    if header.roster != context.roster:
+        why = "its site was told of another experiment, other sites or other budgets"
+        raise OtherRoster(f"{who}: {why} ({header.roster[:16]}) than are known here ({context.roster[:16]}).")
+    right = header.chunks == len(context.chunk_sizes) and 0 <= header.chunk < header.chunks
+    if not right or header.size != context.body_bytes(header.chunk):
+        raise Truncated(f"{who}: chunk {header.chunk} of {header.chunks} has {header.size} bytes.")
+
+
+def check_body(context: RoundContext, header: Header, body: bytes) -> tuple[list[mpz], bytes]:
+    """The ciphertexts of a chunk, and behind those of the last the proof. Assumes: `check_header` has let the header pass.
+
+    Guarantee: the body is what the header's signature covers, and every ciphertext is a unit modulo n^2.
+    Raises: Truncated for another length, BadSignature for another hash, BadCiphertext, all naming the sender.
+    """
+    who = f"The report of {header.client!r} is refused"
+    if len(body) != header.size:
+        raise Truncated(f"{who}: {len(body)} of {header.size} bytes arrived.")
+    if hashlib.sha256(body).hexdigest() != header.sha256:
+        raise BadSignature(f"{who}: its ciphertexts were altered.")
+    end = context.chunk_sizes[header.chunk] * context.public.ciphertext_bytes
+    try:
+        return context.public.from_bytes(body[:end]), body[end:]
+    except BadCiphertext as error:
+        raise BadCiphertext(f"{who}: {str(error)[0].lower()}{str(error)[1:]}") from error
 
 
 class Inbox:
-    """The reports of one round, for whoever adds them up.
+    """The reports of one round as they come in, for whoever adds them up.
 
     Guarantee: whoever counts (`complete`), and whose ciphertexts are in `total`, is a member, has sent all its chunks, signed
     and for this round, and a proof that held. A refused message leaves the others as they are.
@@ -137,7 +309,7 @@ CREATE TABLE IF NOT EXISTS openings (
     time TEXT NOT NULL, PRIMARY KEY (run, round)
 );
 """
-BUSY_SECONDS = 30  # how long a second opener on the same file waits for its turn
+BUSY_SECONDS = 30  # how long a second opener on the same file waits
 
 
 def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
@@ -179,7 +351,7 @@ class Opener(Generic[T]):
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)
         except (sqlite3.Error, OSError) as error:
-            raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error
+            raise self._unkept(error) from error
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> tuple[T, list[str]]:
         """Opens the sum of the reports it is shown, and says whose they are. Withstands a server that lies.
@@ -212,7 +384,10 @@ class Opener(Generic[T]):
             text = f"Another sum of round {context.round + 1} of run {context.run} has been opened"
             raise OpeningRefused(f"{text}: a second could give away a single update, so start a new round.") from error
         except sqlite3.Error as error:
-            raise OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.") from error
+            raise self._unkept(error) from error
+
+    def _unkept(self, error: Exception) -> OpeningRefused:
+        return OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.")
 
 
 # How a server, which has no key, gets a sum opened: by one holder of the key, or by `threshold` holders of its shares.
@@ -274,16 +449,12 @@ def total_bytes(messages: Sequence[bytes]) -> int:
 
 def numbers_to_bytes(public: PublicKey, numbers: Sequence[mpz]) -> bytes:
     """Opened numbers for the wire, of one width, with room for n, which stands for what opens to nothing (`SecretKey.open_any`)."""
-    return to_octets(numbers, width=_width(public))
+    return to_octets(numbers, width=(public.bits + 7) // 8)
 
 
 def numbers_from_bytes(public: PublicKey, raw: bytes, *, count: int) -> list[mpz]:
     """What `numbers_to_bytes` wrote; who asked refuses what is out of range (`Lanes.unpack`). Raises: BadCiphertext."""
-    width = _width(public)
+    width = (public.bits + 7) // 8
     if len(raw) != count * width:
         raise BadCiphertext(f"{len(raw)} bytes came where {count} opened numbers of {width} bytes belong.")
     return from_octets(raw, width=width)
-
-
-def _width(public: PublicKey) -> int:
-    return (public.bits + 7) // 8

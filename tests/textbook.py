@@ -1,9 +1,12 @@
-"""Paillier's scheme as printed (Paillier, EUROCRYPT 1999, section 4, with g = n + 1): the slow twin of `paillier`.
+"""Paillier's scheme as printed (Paillier, EUROCRYPT 1999, section 4, with g = n + 1): the slow twin of `tacit.crypto.paillier`.
 
 For tests and readers. It takes its randomness as an argument and checks nothing."""
 
 from collections.abc import Sequence
 from math import lcm
+
+from tacit.crypto.proofs import Claim, balanced, equation
+from tacit.errors import BadProof
 
 
 def seal(n: int, m: int, r: int) -> int:
@@ -30,9 +33,17 @@ def opened(p: int, q: int, c: int) -> int:
 
 
 def proved(n: int, h_s: int | None, commitment: int, c: Sequence[int], e: Sequence[int], z1: int, z2: int) -> bool:
-    """(1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) mod n^2: the slow twin of the module `proved`, one power at a time."""
+    """(1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) mod n^2: what `proofs` checks, one power at a time."""
     hidden = pow(z2, n, n * n) if h_s is None else pow(h_s, z2, n * n)
     left, right = pow(n + 1, z1, n * n) * hidden % (n * n), commitment
     for base, exponent in zip(c, e, strict=True):
         right = right * pow(base, exponent, n * n) % (n * n)
     return left in (right, n * n - right)
+
+
+def holds(claim: Claim, proof: bytes) -> bool:
+    """Whether a proof is one of this claim: the slow twin of `proofs.unproved`, nothing remembered and no batch."""
+    try:
+        return balanced(claim.public, [equation(claim, proof, seed=claim.seed())], [1])
+    except BadProof:
+        return False
