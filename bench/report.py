@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import tacit
-from tacit.engine.watch import STAGES
+from tacit.engine.loop import STAGES
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import promise, sentence
 from tacit.privacy.ledger.ledger import Ledger

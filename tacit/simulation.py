@@ -3,16 +3,12 @@
 import copy
 import datetime
 import json
-import logging
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.progress import Progress
 from torch import nn
@@ -21,22 +17,20 @@ from tacit import plugin, store
 from tacit.algorithms.rules import Rule
 from tacit.data.columns import Number
 from tacit.data.given import Dataset
-from tacit.data.population import MARK_BYTES, Population
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build, written
-from tacit.engine.canaries import planted
-from tacit.engine.canary_plan import sizes_of
+from tacit.engine.canaries import planted, sizes_of
 from tacit.engine.evaluate import evaluate
 from tacit.engine.history import History, finish, note_clients
 from tacit.engine.ledgers import note_unpaid, open_ledger, open_unpaid
 from tacit.engine.loop import Observer, loop
-from tacit.engine.pool import Trainer, fork_can_train
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by, query_of, ranged
 from tacit.engine.release import held
 from tacit.engine.run_files import PERSONAL
 from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, refuse_taken
-from tacit.engine.trainers import Hear, Overheard
-from tacit.errors import BadInput, ModelRefused, TacitError, TrainingDiverged
+from tacit.engine.stacked import stacked
+from tacit.engine.trainers import Hear, Overheard, Trainer
+from tacit.errors import BadInput, TacitError, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.experiment.data import CAPPED
 from tacit.experiment.schema import OpenSection
@@ -50,65 +44,10 @@ from tacit.report.page import write_page
 from tacit.report.plan import refuse_spent
 from tacit.report.writers import load_writers, open_writers
 from tacit.training.independence import Unsupported
-from tacit.training.per_example import synthetic
 from tacit.training.stacked_steps import warm
-
-# Whether a stack of clients is faster here than each by itself: some clients of a round, trained in both ways, by the
-# clock.
-
-MOST = 64  # clients that are tried: a larger cohort costs in proportion
-TURNS = 3  # of which the first fills caches and does not count
-LONG = 2.0  # seconds: a turn that takes longer is not slow because of caches, and is not repeated
-SHORTEST = 1e-9  # seconds
-DRAW = "measured"  # in the key of every stream, so that no run has them
-
-Clock = Callable[[], float]
-
-
-def gain(parts: Parts, *, clock: Clock = time.perf_counter) -> float:
-    """How many times as fast a stack trains some clients as processes side by side do; 0 where training them fails.
-    Raises: Unsupported where they cannot be stacked."""
-    trial = replace(parts, trial_id=DRAW, population=_made_up(parts))
-    stacked = trainers.stacked(trial)
-    try:
-        with ExitStack() as stack:  # processes are forked before a stack uses threads
-            apart = _seconds(trial, trainers.each_by_itself(trial, stack), clock)
-        return apart / max(_seconds(trial, stacked, clock), SHORTEST)
-    except TacitError:  # the run itself will say what is wrong
-        return 0.0
-
-
-def _made_up(parts: Parts) -> Population:
-    known, device = parts.population, parts.theta.device
-    shaped = (torch.zeros(1, *part.shape[1:], dtype=part.dtype, device=device) for part in (known.x, known.y))
-    try:
-        one = synthetic(parts.model, *shaped, count=1)
-    except ModelRefused as error:
-        raise Unsupported(str(error)) from None
-    x, y = (part.expand(len(known.y), *part.shape[1:]) for part in one)
-    made = replace(known, x=x, y=y, held=None, mask=None)
-    made.__dict__["marks"] = np.zeros((len(known), MARK_BYTES), np.uint8)
-    return made
-
-
-def _seconds(parts: Parts, trainer: Trainer, clock: Clock) -> float:
-    count = len(parts.population)
-    places = sorted({k * count // MOST for k in range(MOST)} if count > MOST else range(count))[: parts.cohort]
-    cohort = [parts.population[place] for place in places]
-    message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0)
-    times: list[float] = []
-    while len(times) < TURNS:
-        began = clock()
-        deque(trainer.dispatch(message, 0, [client.index for client in cohort]), maxlen=0)
-        times.append(clock() - began)
-        if times[-1] > LONG:
-            break
-    return min(times[1:] or times)
-
 
 # Who trains the clients of a run: each by itself, or many at once in one stack. Decided once and kept in `run.json`.
 
-LOG = logging.getLogger(__name__)
 ONE_PROCESS = (
     "clients are trained in one process: gradients were computed here while another device was in sight, and no fork of this"
     " process can compute any"
@@ -123,57 +62,41 @@ SHARE = 0.5  # of the device's memory for them: activations need some too
 def with_trainer(parts: Parts, folder: Folder) -> Parts:
     """The parts with the number of clients that train at once, as the folder says, or as is decided now and written there.
     Raises: BadInput for a folder that says something else than a number."""
-    parts = _kept(parts, folder)
-    if parts.together or trainers.wanted_workers(parts) == 1 or fork_can_train():
-        return parts
-    return _noted(parts, ONE_PROCESS)
-
-
-def _kept(parts: Parts, folder: Folder) -> Parts:
     file = folder.path / "run.json"
     known = json.loads(file.read_text("utf-8"))
     if KEY not in known:
         parts = decided(parts)
         folder.write("run.json", json.dumps(known | {KEY: parts.together}).encode())
-        return parts
-    count = known[KEY]
-    if type(count) is not int or not 0 <= count <= len(parts.population):
-        raise BadInput(f"{file} is damaged: {KEY} is no number of clients.")
-    # what a stack gives depends on who is in it: it is only for runs of which every start is another release
-    if count and not parts.nonce:
-        raise BadInput(f"{file} is damaged: a run that can be repeated bit for bit trains each client by itself.")
-    return replace(parts, together=count)
+    else:
+        count = known[KEY]
+        if type(count) is not int or not 0 <= count <= len(parts.population):
+            raise BadInput(f"{file} is damaged: {KEY} is no number of clients.")
+        # what a stack gives depends on who is in it: it is only for runs of which every start is another release
+        if count and not parts.nonce:
+            raise BadInput(f"{file} is damaged: a run that can be repeated bit for bit trains each client by itself.")
+        parts = replace(parts, together=count)
+    one_process = not parts.together and trainers.wanted_workers(parts) > 1 and not trainers.fork_can_train()
+    return replace(parts, dataset=parts.dataset.noting(ONE_PROCESS)) if one_process else parts
 
 
 def decided(parts: Parts) -> Parts:
-    """As many clients at once as memory lets in, on an accelerator, where the experiment says so or where that is faster here.
+    """As many clients at once as memory lets in, on an accelerator, or where the experiment says so.
     Raises: BadInput with the reason where the experiment says so and they cannot be stacked."""
-    run = parts.experiment.run
-    wanted = parts.theta.is_cuda or run.randomness == "os" if run.at_once is None else run.at_once
-    if not wanted or parts.experiment.audit.placement == "record":
+    run, on_device = parts.experiment.run, parts.theta.is_cuda
+    if not (on_device if run.at_once is None else run.at_once):
         return parts
-    free = torch.cuda.mem_get_info(parts.theta.device)[0] if parts.theta.is_cuda else ON_CPU
+    free = torch.cuda.mem_get_info(parts.theta.device)[0] if on_device else ON_CPU
     fitting = int(SHARE * free) // (ROWS_A_CLIENT * 4 * max(1, parts.theta.numel()))
     margin = CHANCE * parts.cohort**0.5 if parts.plan.sampler.charges_all else 0.0
     at_once = replace(parts, together=max(1, min(len(parts.population), parts.cohort + int(margin), fitting)))
     try:
-        if run.at_once is True or parts.theta.is_cuda:
-            trainers.stacked(at_once)
-            return at_once
-        times = gain(at_once)
+        stacked(at_once)
     except Unsupported as error:
-        if run.at_once is True:
+        if run.at_once:
             raise BadInput(f"run.at_once = true, but clients cannot be trained at once: {error}.") from None
-        slower = ", which is slower" if parts.theta.is_cuda else ""
-        return _noted(parts, f"clients are trained one by one{slower}: the model cannot be stacked ({error})")
-    if times > 1:
-        return _noted(at_once, f"clients are trained at once: {times:.1f} times as fast here as each by itself")
-    longer = "cannot be done" if not times else f"would take {1 / times:.2g} times as long here"
-    return _noted(parts, f"clients are trained each by itself: at once {longer}")
-
-
-def _noted(parts: Parts, words: str) -> Parts:
-    return replace(parts, dataset=parts.dataset.noting(words))
+        why = f"clients are trained one by one, which is slower: the model cannot be stacked ({error})"
+        return replace(parts, dataset=parts.dataset.noting(why))
+    return at_once
 
 
 # What `tacit.run` is passed from Python, in the place of what an experiment names: data, a model, a rule.
@@ -396,7 +319,7 @@ def _explained(parts: Parts) -> Iterator[None]:
 def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
     if parts.together:
         try:
-            return trainers.stacked(parts)
+            return stacked(parts)
         except Unsupported as error:
             raise BadInput(
                 f"This run began with clients that train at once, and they cannot ({error}): start anew."

@@ -67,12 +67,6 @@ class Scaffold:
         return {"c": c, "clients": clients}
 
 
-def others_bytes(message: Message) -> int:
-    """What of a broadcast is the correction of other clients than the one who reads it: a simulation has one message for all."""
-    rows = message.tensors.get(CORRECTION)
-    return 0 if rows is None else (len(rows) - 1) * rows.shape[1] * rows.element_size()
-
-
 def correction_of(received: Message, client: Client) -> torch.Tensor:
     """c - c_i for one client of the round."""
     return received.tensors[CORRECTION][received.facts[CORRECTED].index(client.id)]

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from dp_accounting import DpEvent
 from rich.progress import Progress
 from torch import nn
 
@@ -36,7 +37,7 @@ from tacit.privacy.plan import Plan, kind_of, sampler_of
 from tacit.privacy.wiring import Local, Seals, Wiring
 from tacit.random import seeded
 from tacit.training.flat import flatten, frozen_mark, named, trainable
-from tacit.types import Guarantee
+from tacit.types import Client, Guarantee
 from tacit.wire import digest_of, tensor_bytes
 
 # Low-rank adapters under privacy: of the two factors of an adapter one trains, and the other keeps its start.
@@ -202,8 +203,20 @@ class Parts(TrainingTask):
             self.is_deployed,
             trainer=f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE,
             trial_id=self.trial_id,
-            canaries=getattr(getattr(self.algorithm, "canaries", None), "commitment", ""),
+            canaries=self.canaries.commitment if self.canaries else "",
         )
+
+    @property
+    def canaries(self) -> Any:
+        """The run's canaries (engine/canaries.py); None where none are planted."""
+        return getattr(self.algorithm, "canaries", None)
+
+    def cost(self, client: Client) -> DpEvent:
+        """What a round costs a client. Raises: TypeError where nothing is charged."""
+        event = self.algorithm.cost(client)
+        if event is None:
+            raise TypeError("a ledger is kept only for an algorithm that has a price")
+        return event
 
     @cached_property
     def derive(self) -> ClientDerive:

@@ -1,5 +1,4 @@
-"""Reads the ledger for the loop and for the reader: who can still pay, and what the tightest and the loosest client
-have spent."""
+"""Who takes part in a round and pays, on disk; who still can, and what the tightest and the loosest client have spent."""
 
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,74 +18,82 @@ MARKS = 16  # while a run goes on, epsilon is shown rounded up to the next of so
 
 
 class BudgetTracker:
-    """Who is out of budget. Without a ledger nobody ever is."""
+    """Draws the clients of a round and charges them. Without a ledger nobody pays, and nobody is ever out of budget."""
 
     def __init__(self, parts: Parts, ledger: Ledger | None, *, first_round: int = 0):
         self._parts, self._ledger = parts, ledger
-        self.hint = parts.plan.participations
-        self._out: set[int] = set()
-        self._paying: set[int] = (
-            set()
-        )  # who was found able to pay after its last charge: what it is charged next asks again
-        self._together = parts.plan.sampler.charges_all  # everybody pays for every round, drawn or not
+        self._sampler, self._rounds = parts.plan.sampler, parts.experiment.train.rounds
+        self._out, self._able = set[int](), set[int]()  # who is out of budget; who could pay after its last charge
         # while a device trains, the price that is shown next is computed; processes fork, beside which there are no threads
         self._beside = ThreadPoolExecutor(1) if ledger is not None and parts.theta.is_cuda else None
         self._coming: dict[tuple[Budget, price.Composition], Future[float]] = {}
         if ledger is not None:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
-            self._turns = parts.plan.sampler.scheduled(0) is not None
-            self._find_most_turns(ledger)
-            self._stride = -(-parts.plan.sampler.turns(None, rounds=parts.experiment.train.rounds) // MARKS)
-            if not self._together:
+            self._find_ends(ledger)
+            self._stride = -(-self._sampler.turns(None, rounds=self._rounds) // MARKS)
+            if not self._sampler.charges_all:
                 charged = ledger.charged()
-                names, rounds = enumerate(parts.population.names), parts.experiment.train.rounds
                 again = [
-                    i
-                    for i, name in names
-                    if name in charged and parts.plan.sampler.asked_from(i, first_round, rounds=rounds)
+                    index
+                    for index, name in enumerate(parts.population.names)
+                    if name in charged and self._sampler.asked_from(index, first_round, rounds=self._rounds)
                 ]
-                self.affording(again, len(parts.population))
+                self._affording(again, len(again))
         self._told = set(self._out) if first_round else set()  # a resumed run named them before it was stopped
 
-    def affording(self, indices: Iterable[int], size: int) -> list[Client]:
-        """The first `size` clients that can pay for the open round."""
-        found: list[Client] = []
-        for index in indices:
-            if len(found) == size:
-                break
-            if index not in self._out:
-                client = self._parts.population[index]
-                if index in self._paying or self._pays(client):
-                    found.append(client)
-                else:
-                    self._out.add(index)
-        return found
+    def draw(
+        self, round: int, derive: Derive, *, unpaid: Collection[int] = (), away: Collection[int] = ()
+    ) -> list[Client] | None:
+        """The clients that a round is to have; None where too few can pay. **Nobody has paid.**
+        Whose own ledger does not pay (`unpaid`) has left. Who is `away` is asked nothing and pays nothing, unless too few are left
+        without. Where all pay together, nobody leaves."""
+        if self._sampler.charges_all:
+            drawn = cast(Sampler, self._sampler).draw(derive(round, "cohort"), round)
+            return [self._parts.population[int(index)] for index in drawn]
+        self._out |= set(unpaid)
+        cohort = self.sample(round, derive)
+        here = [client for client in cohort if client.index not in away]
+        return self._enough(here) or self._enough(cohort)
 
-    def leave(self, indices: Iterable[int]) -> None:
-        """Takes clients for out of budget whose own ledgers say so; where all pay together, nobody leaves."""
-        if not self._together:
-            self._out |= set(indices)
+    def sample(self, round: int, derive: Derive) -> list[Client]:
+        """Clients that can still pay: whose turn it is, or a uniform choice at a cost that does not depend on others."""
+        turn = self._sampler.scheduled(round)
+        if turn is not None:
+            return self._affording(turn, len(turn))
+        everybody, size = len(self._parts.population), self._parts.cohort
+        rng = derive(round, "cohort").generator()
+        if size >= everybody:
+            return self._affording(range(everybody), everybody)
+        first = rng.choice(everybody, size=min(everybody, 2 * size + 16), replace=False)
+        cohort = self._affording(first.tolist(), size)
+        if len(cohort) < size:  # many are out of budget: look at all
+            cohort = self._affording(rng.permutation(everybody).tolist(), size)
+        return sorted(cohort, key=lambda client: client.index)
 
-    def after(self, cohort: Sequence[Client], *, last: bool) -> dict[str, Any]:
-        """The numbers of a round, of whose cohort these may be asked again: who is out of budget from the next round on, and what
-        the tightest and the loosest client have spent."""
+    def charge(self, cohort: list[Client] | None) -> list[Client] | None:
+        """Those of a cohort that have paid, on disk; None where too few (or, if all must pay together, not all) can pay."""
+        if cohort is None or (self._ledger is None and self._sampler.charges_all):
+            return None
+        if self._ledger is None:
+            return self._enough(cohort)
+        if self._sampler.charges_all:
+            return cohort if self._ledger.admit_everybody(self.budget, self.price_of_all, hint=self._hint) else None
+        return self._enough(self._ledger.admit(cohort, self.cost, hint=self._hint))
+
+    def after(self, round: int, cohort: Sequence[Client]) -> dict[str, Any]:
+        """The numbers of a round: who is out of budget from the next one on, and what the tightest and the loosest client have
+        spent."""
         if self._ledger is None:
             return {"out_of_budget": 0}
-        self._find_most_turns(self._ledger)
+        self._find_ends(self._ledger)
         others = self._ledger.other_runs(self._parts.population.unit)  # whose seals are in the two epsilons
         tightest, loosest = (self._at_most(client, self._ledger) for client in self._ends)
-        outside = len(self._out) if last else self._outside(cohort)
+        outside = len(self._out) if round == self._rounds - 1 else self._outside(round, cohort, self._ledger)
         names, self._told = sorted(self._out - self._told), set(self._out)
         dropped = [self._parts.population.names[index] for index in names]
         ends = {"epsilon_tightest": tightest, "epsilon_loosest": loosest, "other_runs": others}
         return {"out_of_budget": outside, "dropped": dropped, **ends}
-
-    def _find_most_turns(self, ledger: Ledger) -> None:
-        if self._turns:
-            names, most = self._parts.population.names, ledger.charged_most()
-            client = self._parts.population[names.index(most) if most in names else 0]
-            self._ends = (client, client)
 
     @property
     def budget(self) -> Budget:
@@ -100,31 +107,55 @@ class BudgetTracker:
 
     def cost(self, client: Client) -> DpEvent:
         """What the open round costs the client."""
-        event = self._parts.algorithm.cost(client)
-        if event is None:
-            raise TypeError("a ledger is kept only for an algorithm that has a price")
-        return event
+        return self._parts.cost(client)
 
-    def _outside(self, cohort: Sequence[Client]) -> int:
-        if self._together and self._ledger is not None:
-            left = self._ledger.rounds_left_to_all(self.budget, self.price_of_all, hint=self.hint)
+    @property
+    def _hint(self) -> int:
+        return self._parts.plan.participations
+
+    def _enough(self, cohort: list[Client]) -> list[Client] | None:
+        fewest = max(self._parts.experiment.train.min_clients, self._parts.plan.min_reports)
+        return cohort if len(cohort) >= fewest else None
+
+    def _affording(self, indices: Iterable[int], size: int) -> list[Client]:
+        found: list[Client] = []
+        for index in indices:
+            if len(found) == size:
+                break
+            if index not in self._out:
+                client = self._parts.population[index]
+                if index in self._able or self._pays(client):
+                    found.append(client)
+                else:
+                    self._out.add(index)
+        return found
+
+    def _find_ends(self, ledger: Ledger) -> None:
+        if self._sampler.scheduled(0) is not None:  # of a cycle: who was charged most
+            names, most = self._parts.population.names, ledger.charged_most()
+            client = self._parts.population[names.index(most) if most in names else 0]
+            self._ends = (client, client)
+
+    def _outside(self, round: int, cohort: Sequence[Client], ledger: Ledger) -> int:
+        if self._sampler.charges_all:
+            left = ledger.rounds_left_to_all(self.budget, self.price_of_all, hint=self._hint)
             return 0 if left >= 1 else len(self._parts.population)
-        able = {client.index: self._pays(client) for client in cohort}
-        spent = {index for index, pays in able.items() if not pays}
-        self._out |= spent
-        self._paying -= spent
-        self._paying |= able.keys() - spent
+        for client in cohort:
+            if not self._sampler.asked_from(client.index, round + 1, rounds=self._rounds):
+                continue
+            if self._pays(client):
+                self._able.add(client.index)
+            else:
+                self._able.discard(client.index)
+                self._out.add(client.index)
         return len(self._out)
 
     def _pays(self, client: Client) -> bool:
-        return self._ledger is None or self._ledger.rounds_left(client, self.cost(client), hint=self.hint) >= 1
+        return self._ledger is None or self._ledger.rounds_left(client, self.cost(client), hint=self._hint) >= 1
 
     def _at_most(self, client: Client, ledger: Ledger) -> float:
-        event = self.cost(client)
-        before, spent = (
-            ledger.before(client.id, client.budget.unit).epsilon,
-            ledger.composition(client.id, client.budget.unit),
-        )
+        event, unit = self.cost(client), client.budget.unit
+        before, spent = ledger.before(client.id, unit).epsilon, ledger.composition(client.id, unit)
         ((step, each),) = price.compose([(event, 1)])
         ahead = -(dict(spent).get(step, 0) // each) % self._stride if spent else 0
         bound = before + self._epsilon(client, price.compose([*spent, (event, ahead)]))
@@ -141,66 +172,3 @@ class BudgetTracker:
     def _priced(self, budget: Budget, composition: price.Composition) -> float:
         accountant = self._parts.experiment.privacy.accountant
         return price.epsilon(composition, delta=budget.delta, accountant=accountant)
-
-
-# Who takes part in a round, and their payment: `draw` names them, `charged` has them pay, on disk, before it returns.
-
-
-def gather(
-    parts: Parts,
-    ledger: Ledger | None,
-    budgets: BudgetTracker,
-    round: int,
-    derive: Derive,
-    *,
-    away: Collection[int] = (),
-) -> list[Client] | None:
-    """The clients of a round, paid for; None where too few (or, if all must pay together, not all) can pay."""
-    return charged(parts, ledger, budgets, draw(parts, budgets, round, derive, away=away))
-
-
-def draw(
-    parts: Parts, budgets: BudgetTracker, round: int, derive: Derive, *, away: Collection[int] = ()
-) -> list[Client] | None:
-    """The clients that a round is to have; None where too few can pay. **Nobody has paid.**
-    Who is `away` is asked nothing and pays nothing, unless too few are left without, or all pay together."""
-    if parts.plan.sampler.charges_all:
-        drawn = cast(Sampler, parts.plan.sampler).draw(derive(round, "cohort"), round)
-        return [parts.population[int(index)] for index in drawn]
-    cohort = sample(parts, budgets, round, derive)
-    here = [client for client in cohort if client.index not in away]
-    cohort = here if len(here) >= _fewest(parts) else cohort
-    return cohort if len(cohort) >= _fewest(parts) else None
-
-
-def charged(
-    parts: Parts, ledger: Ledger | None, budgets: BudgetTracker, cohort: list[Client] | None
-) -> list[Client] | None:
-    """Those of a cohort that have paid, on disk; None where too few (or, if all must pay together, not all) can pay."""
-    if cohort is None:
-        return None
-    if parts.plan.sampler.charges_all:
-        pays = ledger is not None and ledger.admit_everybody(budgets.budget, budgets.price_of_all, hint=budgets.hint)
-        return cohort if pays else None
-    paid = cohort if ledger is None else ledger.admit(cohort, budgets.cost, hint=budgets.hint)
-    return paid if len(paid) >= _fewest(parts) else None
-
-
-def _fewest(parts: Parts) -> int:
-    return max(parts.experiment.train.min_clients, parts.plan.min_reports)
-
-
-def sample(parts: Parts, budgets: BudgetTracker, round: int, derive: Derive) -> list[Client]:
-    """The clients of a round that can still pay: whose turn it is, or a uniform choice at a cost that does not depend on others."""
-    turn = parts.plan.sampler.scheduled(round)
-    if turn is not None:
-        return budgets.affording(turn, len(turn))
-    everybody, size = len(parts.population), parts.cohort
-    rng = derive(round, "cohort").generator()
-    if size >= everybody:
-        return budgets.affording(range(everybody), everybody)
-    first = rng.choice(everybody, size=min(everybody, 2 * size + 16), replace=False)
-    cohort = budgets.affording(first.tolist(), size)
-    if len(cohort) < size:  # many are out of budget: look at all
-        cohort = budgets.affording(rng.permutation(everybody).tolist(), size)
-    return sorted(cohort, key=lambda client: client.index)

@@ -1,27 +1,32 @@
-"""The canaries of a run: committed to before the first round, planted, and what was seen of them kept, a file a round."""
+"""Canaries: planted by coins that are committed to before the first round, and what was seen of them, a file a round.
+They are drawn by the same sampler and covered by the same noise as the units of a run, at the same price."""
 
+import io
 import json
 import re
 import secrets
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from dp_accounting import DpEvent
 
 from tacit import store
-from tacit.algorithms import Algorithm, central_dp, encrypted
+from tacit.algorithms import Algorithm, Collecting
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.crypto import keys
 from tacit.crypto.grid import Quantised
 from tacit.engine.assemble import Parts
-from tacit.engine.canary_plan import OBSERVED, Canaries, file_of, gathered, packed, sizes_of
 from tacit.engine.run_folder import Folder
+from tacit.engine.wrap import wrap
 from tacit.errors import BadData, BadInput, KeyRefused
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.mechanism import CohortMechanism, NoiseState, TrainingMechanism
@@ -32,9 +37,104 @@ from tacit.training.flat import blocks
 from tacit.types import Bounded, Client, Message, Private, Raw, State
 from tacit.wire import digest_of
 
-# Mechanisms with canaries among the units: the same sampler draws them, the same noise covers them, at the same price.
-
+OBSERVED = "canaries"  # the key of what the researcher is told of them, by a client's training or a server's round
+KNOWN = 4096  # clients whose canaries are held
 LOUD = 10.0  # clips: how long a canary client's update is before it is clipped
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """`count` canaries of `clients` clients in a model of `size` parameters. All else follows from the key.
+    Each has a coordinate of its own in the vector that its client releases or, where these are summed (`shared`), in the sum.
+
+    >>> canaries = Canaries(b"secret", count=5, clients=2, size=10)
+    >>> canaries.of(0), canaries.of(1), len(set(canaries.places(0).tolist()))
+    (range(0, 3), range(3, 5), 3)
+    """
+
+    key: bytes
+    count: int
+    clients: int
+    size: int
+    shared: bool = False
+    only: int | None = None  # whose all of them are, where a site audits itself
+
+    @cached_property
+    def commitment(self) -> str:
+        """A hash of the key and of all coins: whoever has it can check them later, and learns nothing before."""
+        sizes = repr((self.count, self.clients, self.size, self.shared, self.only))
+        return digest_of("canaries", self.key, sizes, *(np.packbits(self.coins(k)).tobytes() for k in self.owners))
+
+    @property
+    def most(self) -> int:
+        """How many would fit."""
+        return self.size if self.only is not None else most_canaries(self.size, self.clients, shared=self.shared)
+
+    @property
+    def owners(self) -> Sequence[int]:
+        """The clients who have some."""
+        return range(min(self.clients, self.count)) if self.only is None else (self.only,)
+
+    def of(self, client: int) -> range:
+        """The numbers of a client's canaries: as even as can be."""
+        if self.only is not None:
+            return range(self.count if client == self.only else 0)
+        each, more = divmod(self.count, self.clients)
+        first = client * each + min(client, more)
+        return range(first, first + each + (client < more))
+
+    @lru_cache(maxsize=KNOWN)  # noqa: B019 - there is one of them in a run
+    def places(self, client: int) -> np.ndarray:
+        """The coordinate of each of a client's canaries."""
+        mine = self.of(client)
+        if self.shared:
+            return self._order[mine.start : mine.stop]
+        return keyed(self.key)("places", client).generator().permutation(self.size)[: len(mine)]
+
+    @lru_cache(maxsize=KNOWN)  # noqa: B019
+    def coins(self, client: int) -> np.ndarray:
+        """Which of them take part: a fair coin each, the same in every round."""
+        return (keyed(self.key)("coins", client).words(len(self.of(client))) & 1).astype(bool)
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return keyed(self.key)("places").generator().permutation(self.size)
+
+
+def everywhere(canaries: Canaries) -> tuple[np.ndarray, np.ndarray]:
+    """The coordinates and coins of all canaries, in their order."""
+    places, coins = ([part(k) for k in canaries.owners] for part in (canaries.places, canaries.coins))
+    return np.concatenate(places), np.concatenate(coins)
+
+
+def sizes_of(parts: Parts) -> tuple[int, int, int, bool]:
+    """What `Canaries` are made of beside their key. Raises: BadInput for more than there are coordinates."""
+    count, size, everybody = parts.experiment.audit.canaries or 0, parts.params.numel(), len(parts.population)
+    shared = parts.plan.traits.summed
+    refuse_more(count, everybody, size, shared=shared)
+    return count, everybody, size, shared
+
+
+def most_canaries(size: int, everybody: int, *, shared: bool) -> int:
+    """How many fit: each needs a coordinate of its own, in the sum over clients where they are summed.
+
+    >>> most_canaries(18, 3, shared=False), most_canaries(18, 3, shared=True)
+    (54, 18)
+    """
+    return size if shared else size * everybody
+
+
+def refuse_more(count: int, everybody: int, size: int, *, shared: bool) -> None:
+    """Raises BadInput for more canaries than there are coordinates, with the number that fits."""
+    most = most_canaries(size, everybody, shared=shared)
+    if count > most:
+        where = "the sum over clients has" if shared else f"the updates of {everybody} clients have together"
+        raise BadInput(
+            f"Expected audit.canaries <= {most}, got {count}: each needs a coordinate of its own, and {where} so many."
+        )
+
+
+# Mechanisms with canaries among the units.
 
 
 class PlantedTraining:
@@ -52,7 +152,6 @@ class PlantedTraining:
         self.noise_std, self.noise_growth = own.noise_std, own.noise_growth
 
     def init(self) -> NoiseState:
-        """The mechanism's own."""
         return self.own.init()
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
@@ -71,7 +170,6 @@ class PlantedTraining:
         return self.own.noise(state, stream, Bounded(vector, bounded.sensitivity))
 
     def event(self) -> DpEvent:
-        """The mechanism's own price."""
         return self.own.event()
 
     def seen(self, update: torch.Tensor, *, scale: float) -> dict[str, np.ndarray]:
@@ -95,11 +193,9 @@ class PlantedCohort:
         return getattr(self.own, name)
 
     def at(self, clip: float) -> "PlantedCohort":
-        """The same with another clip."""
         return PlantedCohort(self.own.at(clip), self.places, self.coins, self.told)
 
     def bound_rows(self, updates: torch.Tensor) -> torch.Tensor:
-        """The mechanism's own."""
         return self.own.bound_rows(updates)  # pyright: ignore[reportAttributeAccessIssue] - asked for where it has one
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
@@ -127,66 +223,50 @@ def _drawn(own: CohortMechanism, stream: Stream, count: int) -> np.ndarray:
     return drawn[drawn < count]
 
 
+# Each kind of privacy with canaries: what plants them, and who sees them.
+
+
 def with_canaries(parts: Parts, canaries: Canaries) -> Algorithm:
     """The algorithm of a run with its canaries. Raises BadInput where nobody knows how to plant them."""
     algorithm: Any = parts.algorithm
-    kind = KINDS.get((type(algorithm), type(getattr(algorithm, "local", None)) is DpSgd))
-    if kind is None:
+    plant = PLANTS.get((type(algorithm), type(getattr(algorithm, "local", None)) is DpSgd))
+    if plant is None:
         raise BadInput("Canaries are planted into Tacit's own training: leave out [audit].")
-    own = {one.name: getattr(algorithm, one.name) for one in fields(algorithm)}
-    return kind(**own, canaries=canaries)
+    return wrap(plant(algorithm, canaries), facts={"canaries": canaries})
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalRecords(LocalDP):
-    """Local DP, record level, with canary records at every client: seen by whoever sees its update and knows its records."""
+def _records(algorithm: LocalDP, canaries: Canaries) -> LocalDP:
+    """Canary records at every client: seen by whoever sees its update and knows its records."""
+    begun, plain, local = dict[int, PlantedTraining](), algorithm.mechanism, algorithm.local
 
-    canaries: Canaries
-    begun: dict[int, PlantedTraining] = field(default_factory=dict, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        def planted(client: Client) -> PlantedTraining:
-            self.begun[client.index] = self._planted(client)
-            return self.begun[client.index]
-
-        object.__setattr__(self, "plain", self.mechanism)
-        object.__setattr__(self, "mechanism", planted)
-
-    plain: ClassVar[Any]  # the mechanism of a client without canaries
-
-    def _planted(self, client: Client) -> PlantedTraining:
+    def mechanism(client: Client) -> PlantedTraining:
         k = client.index
-        return PlantedTraining(self.plain(client), self.canaries.places(k), self.canaries.coins(k))
+        begun[k] = PlantedTraining(plain(client), canaries.places(k), canaries.coins(k))
+        return begun[k]
 
-    def cost(self, client: Client) -> DpEvent:
-        """The price without canaries, which is the price."""
-        return self.plain(client).event()
-
-    def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """What is released, with what was seen of the canaries in the info, which stays."""
-        message = super().release(trained, client, received)
-        planted: PlantedTraining = self.begun.pop(client.index)
-        local: Any = self.local
-        scale = local.learning_rate / (planted.sampling_rate * client.size)
-        if (
-            trained.update.vector.any()
-        ):  # zeros stand for an update that left float32: there is nothing to be seen in them
-            trained.info[OBSERVED] = planted.seen(trained.update.vector, scale=scale)  # type: ignore[assignment]
+    def release(own: Callable[..., Message], trained: Trained, client: Client, received: Message) -> Message:
+        message, mechanism = own(trained, client, received), begun.pop(client.index)
+        scale = local.learning_rate / (mechanism.sampling_rate * client.size)  # pyright: ignore[reportFunctionMemberAccess] - it is DpSgd
+        if trained.update.vector.any():  # zeros stand for an update that left float32: nothing is to be seen in them
+            trained.info[OBSERVED] = mechanism.seen(trained.update.vector, scale=scale)  # type: ignore[assignment]
         return message
 
+    def cost(_: Callable[..., DpEvent], client: Client) -> DpEvent:
+        return plain(client).event()
 
-@dataclass(frozen=True, kw_only=True)
-class LocalClients(LocalDP):
-    """Local DP, client level: beside every client stand canary clients, who clip and noise what they have, or nothing.
-    Whoever sees their updates sees all there is to see. They are not combined with the others', which would be post-processing."""
+    return wrap(replace(algorithm, mechanism=mechanism), release=release, cost=cost)
 
-    canaries: Canaries
 
-    def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """The client's own training, and its canaries' after it."""
-        trained = super().train(work, received, client, derive)
-        theta, mechanism = received.tensors["params"], self.mechanism(client)
-        places, coins = self.canaries.places(client.index), self.canaries.coins(client.index)
+def _clients(algorithm: LocalDP, canaries: Canaries) -> LocalDP:
+    """Beside every client stand canary clients, who clip and noise what they have, or nothing. Whoever sees their updates sees all
+    there is to see: they are not combined with the others', which would be post-processing."""
+
+    def train(
+        own: Callable[..., Trained], work: Workspace, received: Message, client: Client, derive: Derive
+    ) -> Trained:
+        trained = own(work, received, client, derive)
+        theta, mechanism = received.tensors["params"], algorithm.mechanism(client)
+        places, coins = canaries.places(client.index), canaries.coins(client.index)
         seen = np.empty(len(places), dtype=np.float32)
         for j, (place, takes_part) in enumerate(zip(places.tolist(), coins.tolist(), strict=True)):
             update = torch.zeros_like(theta)
@@ -197,175 +277,75 @@ class LocalClients(LocalDP):
         trained.info[OBSERVED] = {"seen": seen, "drawn": coins}  # type: ignore[assignment]
         return trained
 
-
-@dataclass(frozen=True, kw_only=True)
-class Central(CentralDP):
-    """Central DP with canary clients: seen by whoever sees the noised sums, and knows what the other clients sent."""
-
-    canaries: Canaries
-
-    def collect(self, state: State, *, round: int) -> "CentralSumming":
-        """A round with canaries."""
-        begun, observed = super().collect(state, round=round), {}
-        mechanism: Any = PlantedCohort(begun.mechanism, *everywhere(self.canaries), observed.update)
-        return CentralSumming(self, state, mechanism, begun.total, begun.known, observed=observed)
+    return wrap(algorithm, train=train)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CentralSumming(central_dp.Summing):
-    """A round of `Central`."""
+def _central(algorithm: CentralDP, canaries: Canaries) -> CentralDP:
+    """Canary clients: seen by whoever sees the noised sums, and knows what the other clients sent."""
 
-    observed: dict[str, Any]
+    def collect(own: Callable[..., Any], state: State, *, round: int) -> Collecting:
+        begun, seen = own(state, round=round), dict[str, Any]()
+        mechanism = PlantedCohort(begun.mechanism, *everywhere(canaries), seen.update)
+        return wrap(replace(begun, mechanism=mechanism), finish=_telling(seen))
 
-    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The round's end, with what was seen."""
-        state, info = super().finish(derive)
-        return state, info | {OBSERVED: self.observed}
+    return wrap(algorithm, collect=collect)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distributed(Encrypted):
-    """Distributed DP with canary clients: each sends its clipped integers, without any noise, in the report of a client.
-    Seen by whoever sees opened sums, and knows what the clients would have sent without noise."""
-
-    canaries: Canaries
+def _distributed(algorithm: Encrypted, canaries: Canaries) -> Encrypted:
+    """Canary clients: each sends its clipped integers, without any noise, in the report of a client. Seen by whoever sees opened
+    sums, and knows what the clients would have sent without noise.
+    Guarantee: client and canaries together end where a client's own integers end, before any noise: no share of the noise is ever
+    cut by a canary, and whatever the canaries are, a client moves a sum by no more than without them."""
+    everything, grid = everywhere(canaries), algorithm.grid
 
     def quantised(
-        self, work: Workspace, received: Message, client: Client, derive: Derive
+        own: Callable[..., Any], work: Workspace, received: Message, client: Client, derive: Derive
     ) -> tuple[Quantised, dict[str, Any]]:
-        """The client's integers with those of its canaries; the researcher keeps the client's own, at the canaries' coordinates.
-        Guarantee: together they end where a client's own end, before any noise: so no share of the noise is ever cut by a canary,
-        and whatever the canaries are, a client moves a sum by no more than without them."""
-        own, info = super().quantised(work, received, client, derive)
-        turn, k, values = received.facts["turn"], client.index, own.values.copy()
-        for j, place in enumerate(self.canaries.places(k)[self.canaries.coins(k)].tolist()):
-            update = np.zeros(self.grid.size)
-            update[place] = LOUD * self.grid.clip
-            values += self.grid.quantise(update, stream=derive(f"canary {j}"), round=turn).values
-        real = self.grid.dequantise(own.values, round=turn)
-        both = replace(own, values=np.clip(values, -own.largest, own.largest))
-        return both, info | {OBSERVED: {"real": real[everywhere(self.canaries)[0]]}}
+        (mine, info), round, k = own(work, received, client, derive), received.facts["turn"], client.index
+        values = mine.values.copy()
+        for j, place in enumerate(canaries.places(k)[canaries.coins(k)].tolist()):
+            update = np.zeros(grid.size)
+            update[place] = LOUD * grid.clip
+            values += grid.quantise(update, stream=derive(f"canary {j}"), round=round).values
+        real = grid.dequantise(mine.values, round=round)
+        both = replace(mine, values=np.clip(values, -mine.largest, mine.largest))
+        return both, info | {OBSERVED: {"real": real[everything[0]]}}
 
-    def collect(self, state: State, *, round: int) -> "DistributedSumming":
-        """A round with canaries."""
-        return DistributedSumming(self, state, round, observed={})
+    def collect(own: Callable[..., Any], state: State, *, round: int) -> Collecting:
+        begun, seen = own(state, round=round), dict[str, Any]()
 
+        def means(own: Callable[..., list[Message]]) -> list[Message]:
+            opened, (places, coins) = own(), everything
+            for message in opened:
+                group, reports = begun.collected[message.sender]
+                weight = sum(group.weights[name] for name in reports.clients)
+                total = message.tensors["update"].double().numpy()[places] * weight
+                seen[message.sender] = {"total": total, "clients": tuple(reports.clients)}
+            if opened:
+                seen[""] = {"coins": coins, "unit": grid.sensitivity}
+            return opened
 
-@dataclass(frozen=True, kw_only=True)
-class DistributedSumming(encrypted.Summing):
-    """A round of `Distributed`."""
+        return wrap(begun, means=means, finish=_telling(seen))
 
-    observed: dict[str, Any]
-
-    def means(self) -> list[Message]:
-        """The opened sums; of each the researcher sees what is at the canaries' coordinates, in clips, and who is in it."""
-        opened, (places, coins) = super().means(), everywhere(self.algorithm.canaries)  # type: ignore[attr-defined]
-        for message in opened:
-            group, reports = self.collected[message.sender]
-            weight = sum(group.weights[name] for name in reports.clients)
-            total = message.tensors["update"].double().numpy()[places] * weight
-            self.observed[message.sender] = {"total": total, "clients": tuple(reports.clients)}
-        if opened:
-            self.observed[""] = {"coins": coins, "unit": self.algorithm.grid.sensitivity}
-        return opened
-
-    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The round's end, with what was seen."""
-        state, info = super().finish(derive)
-        return state, info | {OBSERVED: self.observed}
+    return wrap(algorithm, quantised=quantised, collect=collect)
 
 
-def everywhere(canaries: Canaries) -> tuple[np.ndarray, np.ndarray]:
-    """The coordinates and coins of all canaries, in their order."""
-    places, coins = ([part(k) for k in canaries.owners] for part in (canaries.places, canaries.coins))
-    return np.concatenate(places), np.concatenate(coins)
+def _telling(seen: dict[str, Any]) -> Callable[..., tuple[State, dict[str, Any]]]:
+    def finish(own: Callable[..., Any], derive: Derive) -> tuple[State, dict[str, Any]]:
+        state, info = own(derive)
+        return state, info | {OBSERVED: seen}
+
+    return finish
 
 
-KINDS: dict[tuple[type, bool], type] = {
-    (LocalDP, True): LocalRecords,
-    (LocalDP, False): LocalClients,
-    (CentralDP, False): Central,
-    (Encrypted, False): Distributed,
+PLANTS: dict[tuple[type, bool], Callable[..., Any]] = {
+    (LocalDP, True): _records,
+    (LocalDP, False): _clients,
+    (CentralDP, False): _central,
+    (Encrypted, False): _distributed,
 }
 
-
-# Canary records that go through the per-example clipper as well: rows of random numbers with a random class.
-
-
-class PlantedRows(PlantedTraining):
-    """One client's round of DP-SGD with canary records. Guarantee: as `PlantedTraining`, if the clipper keeps to C."""
-
-    def __init__(self, own: TrainingMechanism, work: Workspace, x: torch.Tensor, y: torch.Tensor, coins: np.ndarray):
-        super().__init__(own, np.arange(len(coins)), coins)
-        self.work, self.x, self.y = work, x, y
-
-    def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
-        """Adds the drawn canaries' clipped gradients to the sum, has it noised, and looks along every canary's."""
-        rows = [self._clipped(j) for j in range(len(self.y))]
-        gradients = torch.stack(rows) if rows else bounded.vector.new_zeros(0, len(bounded.vector))
-        now = torch.from_numpy(self._now).to(gradients.device)
-        added = gradients[now].sum(0)
-        state, noised = self.own.noise(state, stream, Bounded(bounded.vector + added, bounded.sensitivity))
-        self.drawn[self._now] += 1
-        lengths = gradients.norm(dim=1).clamp(min=1e-12)
-        left = noised.vector - bounded.vector - added  # the noise as run
-        along = (gradients @ left) / lengths
-        along[now] += lengths[now]
-        self.real += along.double().cpu().numpy()
-        return state, noised
-
-    def _clipped(self, j: int) -> torch.Tensor:
-        x, y = self.x[j : j + 1], self.y[j : j + 1]
-        return self.work.clipped_sum(x, y, again=lambda: x)[0].vector.clone()
-
-    def told(self) -> dict[str, np.ndarray]:
-        """What was seen, in clips."""
-        return {"seen": np.asarray(self.real / self.clip, dtype=np.float32), "drawn": self.drawn}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalRows(LocalRecords):
-    """Local DP, record level, with canary records of `classes` classes; `where` is the process's workspace, while it trains."""
-
-    classes: int
-    where: dict[str, Workspace] = field(default_factory=dict, repr=False, compare=False)
-
-    def _planted(self, client: Client) -> PlantedTraining:
-        work, k = self.where.get("work"), client.index
-        if work is None:
-            raise BadInput('audit.placement = "record" is for clients that train one by one: leave out run.at_once.')
-        x, y = rows(self.canaries, client, classes=self.classes)
-        return PlantedRows(self.plain(client), work, x, y, self.canaries.coins(k))
-
-    def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """As without canaries, in this workspace."""
-        self.where["work"] = work
-        return super().train(work, received, client, derive)
-
-    def release(self, trained: Trained, client: Client, received: Message) -> Message:
-        """What is released, with what was seen of the canaries in the info, which stays."""
-        message = LocalDP.release(self, trained, client, received)
-        planted: Any = self.begun.pop(client.index)
-        trained.info[OBSERVED] = planted.told()
-        return message
-
-
-def with_rows(parts: Parts, canaries: Canaries, *, classes: int) -> LocalRows:
-    """The algorithm of a run with canary records. Raises BadInput where its clients do not run DP-SGD."""
-    own: Any = parts.algorithm
-    if type(own) is not LocalDP or type(own.local) is not DpSgd:
-        raise BadInput("Canary records are planted into Tacit's own DP-SGD: leave out [audit].")
-    return LocalRows(own.mechanism, own.server, own.local, canaries=canaries, classes=classes)
-
-
-def rows(canaries: Canaries, client: Client, *, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of a client's canaries: standard normals, and a class each; they follow from the key and the shape of a row."""
-    count, shape = len(canaries.of(client.index)), client.x.shape[1:]
-    stream = keyed(canaries.key)("rows", client.index)
-    x = stream.normal(count * int(np.prod(shape))).view(count, *shape).to(client.x.dtype)
-    y = torch.from_numpy((stream.words(count) % classes).astype(np.int64))
-    return x.to(client.x.device), y.to(client.y.device, client.y.dtype)
-
+# The coins of a run: in a file of its folder, committed to in run.json.
 
 SECRET, COMMITMENT = "canaries.json", "canaries"  # the file of the key; the key, in run.json, of the hash
 KEY_BYTES = 16
@@ -383,25 +363,14 @@ def planted(parts: Parts, folder: Folder) -> Parts:
         canaries = opened(folder.path, sizes)
     else:
         seeded = parts.experiment.run.randomness == "seeded" and not parts.nonce
-        key = (
-            bytes.fromhex(digest_of("canaries", parts.releases.server_key))
-            if seeded
-            else secrets.token_bytes(KEY_BYTES)
-        )
+        server_key = parts.releases.server_key
+        key = bytes.fromhex(digest_of("canaries", server_key)) if seeded else secrets.token_bytes(KEY_BYTES)
         canaries = Canaries(key, *sizes)
         layers = [(block.name, block.start, block.stop) for block in blocks(parts.model)]
         secret = {"key": key.hex(), "layers": layers}
         keys.write(folder.path / SECRET, secret, mode=keys.SECRET, force=True)
         folder.write(file.name, json.dumps(known | {COMMITMENT: canaries.commitment}).encode())
-    return replace(parts, algorithm=_planted(parts, canaries))
-
-
-def _planted(parts: Parts, canaries: Canaries) -> Algorithm:
-    if parts.experiment.audit.placement != "record":
-        return with_canaries(parts, canaries)
-    if parts.experiment.task.kind not in ("classification", "binary") or not parts.dataset.x.is_floating_point():
-        raise BadInput('audit.placement = "record" makes up rows of numbers with a class: leave it out for this task.')
-    return with_rows(parts, canaries, classes=max(2, parts.task.answer[-1]))
+    return replace(parts, algorithm=with_canaries(parts, canaries))
 
 
 def opened(folder: Path, sizes: tuple[int, int, int, bool]) -> Canaries:
@@ -431,18 +400,110 @@ def layers_of(folder: Path) -> list[tuple[str, int, int]]:
     return [(name, start, stop) for name, start, stop in whole]
 
 
+# What was seen of the canaries in a round: from what clients and the server tell the researcher to one file a round.
+
+FOLDER = "canaries"
+Observation = dict[str, np.ndarray]
+COLUMNS = {"numbers": np.int64, "seen": np.float32, "drawn": np.int32}  # of a file
+MOST_HEADER = 1024  # bytes of an array beside its numbers
+DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+
+
+def file_of(folder: Path, round: int) -> Path:
+    """Where the observation of a round lies in a run's folder."""
+    return folder / FOLDER / f"round-{round:05}.npz"
+
+
 def record_observation(
-    parts: Parts,
-    folder: Folder,
+    canaries: Canaries,
+    folder: Path,
     round: int,
     cohort: Sequence[Client],
     told: Sequence[dict[str, Any]],
     info: dict[str, Any],
 ) -> None:
-    """Writes down what was seen of the canaries in a round, where there are some; it is taken out of `told` and `info`."""
-    canaries = getattr(parts.algorithm, "canaries", None)
-    if not isinstance(canaries, Canaries):
-        return
-    file = file_of(folder.path, round)
+    """Writes down what was seen of the canaries in a round; it is taken out of `told` and `info`."""
+    file = file_of(folder, round)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     store.write(file, packed(gathered(canaries, cohort, told, info)))
+
+
+def gathered(
+    canaries: Canaries, cohort: Sequence[Client], told: Sequence[dict[str, Any]], info: dict[str, Any]
+) -> Observation:
+    """The observation of a round; what was told of it is taken out of `told` and `info`."""
+    own = [one.pop(OBSERVED, None) for one in told]
+    sums = info.pop(OBSERVED, None) or {}
+    if not canaries.shared:
+        mine = [(client.index, one) for client, one in zip(cohort, own, strict=False) if one]
+        return _joined([(np.array(canaries.of(k)), one["seen"], one["drawn"]) for k, one in mine])
+    if "seen" in sums:
+        return _joined([(np.arange(canaries.count), sums["seen"], sums["drawn"])])
+    common, places, found = sums.get("", {}), {client.id: k for k, client in enumerate(cohort)}, []
+    for one in (one for name, one in sums.items() if name):
+        members = [cohort[places[name]] for name in one["clients"]]
+        known = sum(own[places[client.id]]["real"] for client in members)
+        numbers = np.concatenate([np.array(canaries.of(client.index), dtype=int) for client in members])
+        found.append((numbers, (one["total"] - known)[numbers] / common["unit"], common["coins"][numbers]))
+    return _joined(found)
+
+
+def _joined(parts: Sequence[tuple[np.ndarray, ...]]) -> Observation:
+    columns = zip(*parts, strict=True) if parts else [[np.empty(0)]] * len(COLUMNS)
+    pairs = zip(COLUMNS.items(), columns, strict=True)
+    return {name: np.concatenate(column).astype(kind) for (name, kind), column in pairs}
+
+
+def packed(observation: Observation) -> bytes:
+    """The bytes of a round's file."""
+    raw = io.BytesIO()
+    np.savez(raw, **observation)  # type: ignore[arg-type]
+    return raw.getvalue()
+
+
+def read_observations(folder: Path, rounds: Sequence[int], coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What was seen and how often each canary was drawn, (round, canary); NaN where it could not be seen. Raises BadData.
+    Guarantee: no file takes more memory than a round of so many canaries has, and what is returned could be a run's."""
+    count = len(coins)
+    seen = np.full((len(rounds), count), np.nan, dtype=np.float32)
+    drawn = np.zeros((len(rounds), count), dtype=np.int32)
+    for place, r in enumerate(rounds):
+        file = file_of(folder, r)
+        try:
+            numbers, values, times = _unpacked(file, coins)
+        except FileNotFoundError:
+            raise BadData(f"{file} is missing: what was seen of the canaries in round {r + 1} is not known.") from None
+        except DAMAGE as error:
+            raise BadData(f"{file} is damaged ({type(error).__name__}): restore it.") from None
+        seen[place, numbers], drawn[place, numbers] = values, times
+    return seen, drawn
+
+
+def _unpacked(file: Path, coins: np.ndarray) -> list[np.ndarray]:
+    most, found = 8 * len(coins) + MOST_HEADER, []
+    if file.stat().st_size > len(COLUMNS) * (most + MOST_HEADER):
+        raise ValueError("it is longer than a round is")
+    with zipfile.ZipFile(file) as packed:
+        for name, kind in COLUMNS.items():
+            with packed.open(f"{name}.npy") as stream:
+                raw = stream.read(most + 1)
+            if len(raw) > most:
+                raise ValueError("it holds more than a round does")
+            found.append(_array(raw, kind, most=len(coins)))
+    numbers, values, times = found
+    if not len(numbers) == len(values) == len(times) == len(np.unique(numbers)):
+        raise ValueError("its columns do not fit together")
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(coins):
+        raise ValueError("there are no such canaries")
+    if not np.isfinite(values).all() or (times < 0).any() or times[~coins[numbers]].any():
+        raise ValueError("no run sees that")
+    return found
+
+
+def _array(raw: bytes, kind: type, *, most: int) -> np.ndarray:
+    stream = io.BytesIO(raw)
+    np.lib.format.read_magic(stream)
+    shape, _, stored = np.lib.format.read_array_header_1_0(stream)
+    if stored != np.dtype(kind) or len(shape) != 1 or not 0 <= shape[0] <= most:
+        raise ValueError("it is another kind of array")
+    return np.frombuffer(raw, dtype=kind, count=shape[0], offset=stream.tell())

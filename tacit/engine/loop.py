@@ -1,23 +1,25 @@
-"""The loop. A round: draw, dispatch, pay, receive, combine, evaluate, record, checkpoint.
+"""The loop. A round: draw, dispatch, pay, receive, combine, evaluate, record.
 The ledger is paid, on disk, before anything that was trained is read: a device may be at work meanwhile, and a CPU computes a
 reply when it is read. Whoever has trained is heard before the next one's message is looked at."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from tacit.algorithms.scaffold import others_bytes
+from tacit.algorithms.scaffold import CORRECTION
 from tacit.engine.assemble import Parts
-from tacit.engine.budget import BudgetTracker, charged, draw
+from tacit.engine.budget import BudgetTracker
 from tacit.engine.canaries import record_observation
 from tacit.engine.evaluate import backdoor, evaluate, evaluating
-from tacit.engine.pool import Pending, Trainer
 from tacit.engine.run_folder import CHECKPOINT, Checkpoints, Folder
-from tacit.engine.watch import Traffic, Watch, record_of
+from tacit.engine.trainers import Pending, Trainer
 from tacit.errors import BadInput, LedgerError, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.privacy.ledger.ledger import Ledger
@@ -27,11 +29,92 @@ from tacit.types import Client, Message, State
 from tacit.wire import digest_of, receive, receive_any, size_of, state_digest
 
 Observer = Callable[[dict[str, Any]], None]
+Item = TypeVar("Item")
+
+
+def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, observe: Observer) -> tuple[State, str]:
+    """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget". Raises TacitError.
+    Guarantee: a round is charged on disk before anything that was trained in it is read; messages are taken one by one, each
+    once, and no more of them are held than the algorithm keeps. The last checkpoint is kept."""
+    algorithm, plan, experiment = parts.algorithm, parts.plan, parts.experiment
+    state, first = _begun(parts, ledger, folder)
+    last, budgets, watch = experiment.train.rounds - 1, BudgetTracker(parts, ledger, first_round=first), Watch()
+    with Checkpoints(folder, state.params.device, once=plan.traits.single_release) as checkpoints:
+        for r in range(first, last + 1):
+            before, traffic = state, Traffic()
+            with watch("admit"):
+                derive = open_round(parts, ledger, state, r)
+                drawn = budgets.draw(r, derive, unpaid=trainer.unpaid, away=trainer.away())
+            with watch("train"):  # a device is at work while they pay
+                message, pending = _dispatched(parts, ledger, trainer, state, r, drawn or ())
+            with watch("admit"):
+                cohort = budgets.charge(drawn)  # on disk before anything is read; who cannot pay stays out
+            if cohort is None:
+                return state, "budget"
+            if len(cohort) < len(drawn or ()):
+                with watch("train"):
+                    message, pending = _dispatched(parts, ledger, trainer, state, r, cohort)
+            with watch("server"):
+                traffic.downlink = _downlink(message, len(cohort))
+                collecting = algorithm.collect(state, round=r)
+            for sent, told in watch.each("train", pending):
+                with watch("server"):
+                    received = _received(sent, told, traffic, r, tolerates_invalid=algorithm.tolerates_invalid)
+                    collecting.add(received.to(state.params.device))
+            with watch("server"):
+                state, info = collecting.finish(partial(derive, "server", r))
+                state = averaged(state, before, rate=experiment.train.averaging, round=r)
+                if _is_repeated(parts):
+                    checkpoints.write(state, round=r + 1)
+                if plan.traits.single_release and ledger is not None:
+                    ledger.release(released(r), state_digest(state))
+                if parts.canaries is not None:
+                    record_observation(parts.canaries, folder.path, r, cohort, traffic.info, info)
+            with watch("evaluate"):
+                evaluated = evaluating(parts, state.result) if is_due(experiment, r) else dict
+                moved = state.params - before.params
+            with watch("admit"):  # what was spent is priced while a device evaluates
+                spent = budgets.after(r, cohort)
+            with watch("evaluate"):
+                tested = _finite(evaluated(), state, r) | (
+                    backdoor(parts, state.result) if is_due(experiment, r) else {}
+                )
+                record = {"round": r, **tested, **record_of(cohort, traffic, spent, moved, info)}
+                record |= {} if trainer.absent is None else {"absent": dict(trainer.absent)}
+            seconds = watch.read()
+            record |= seconds | {"seconds": sum(seconds.values())}
+            with watch("write"):
+                folder.log(record)
+                if not _is_repeated(parts):
+                    checkpoints.write(state, round=r + 1)
+                observe(record)
+    return state, "rounds"
+
+
+def _begun(parts: Parts, ledger: Ledger | None, folder: Folder) -> tuple[State, int]:
+    """The state that the run goes on from and its round; whatever can be refused is refused before anybody pays."""
+    algorithm, single = parts.algorithm, parts.plan.traits.single_release
+    state, first = _restored(folder, parts) or (algorithm.init(parts.params), 0)
+    evaluate(parts, state.result)  # a metric that the test rows cannot tell
+    if first < parts.experiment.train.rounds:
+        algorithm.collect(state, round=first)  # a state that noise cannot go on from
+    if single and first and ledger is not None:  # the ledger knows what the checkpoint goes on from, or is told now
+        ledger.release(released(first - 1), state_digest(state))
+    open_round(parts, ledger, state, first)  # before anything of the folder is dropped: it may refuse
+    folder.rounds(before=first)
+    return state, first
 
 
 def released(round: int) -> str:
     """Under which name the ledger knows that a round was released."""
     return f"round {round}"
+
+
+def _is_repeated(parts: Parts) -> bool:
+    """Whether a round may be repeated only if it was never released: its checkpoint is then written first.
+    Sites answer the same question with the same report, for one charge: a second sum, of others of them, would show who is new."""
+    summed = parts.is_deployed and parts.plan.traits.summed and not parts.plan.sampler.charges_all
+    return parts.plan.traits.single_release or summed
 
 
 def _begins(parts: Parts, state: State, round: int) -> str:
@@ -47,107 +130,16 @@ def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) ->
     begins = _begins(parts, state, round)
     if ledger is not None:
         ledger.open_round(round, parts.releases.attempt(begins))
-        known_released = ledger.ahead or ledger.released(released(round))
         # two releases of a round have the noise of the rounds before it in common, whose clients pay once
-        if (
-            parts.plan.traits.single_release
-            and known_released
-            and (parts.is_deployed or parts.nonce or not ledger.again)
-        ):
-            known = (
-                f"The ledger {ledger.path} was charged for rounds after round {round + 1}"
-                if ledger.ahead
-                else f"Round {round + 1} was released"
-            )
+        single = parts.plan.traits.single_release and (parts.is_deployed or parts.nonce or not ledger.again)
+        if single and (ledger.ahead or ledger.released(released(round))):
+            known = f"The ledger {ledger.path} was charged for rounds after round {round + 1}"
             raise LedgerError(
-                f"{known}, from which the checkpoint would go on: its noise has been used since, and used twice it would show what"
-                " it hides. Put the newest checkpoint back, or start anew with --force; nothing was released."
+                f"{known if ledger.ahead else f'Round {round + 1} was released'}, from which the checkpoint would go on: its noise"
+                " has been used since, and used twice it would show what it hides. Put the newest checkpoint back, or start anew"
+                " with --force; nothing was released."
             )
     return parts.releases.server(begins)
-
-
-def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, observe: Observer) -> tuple[State, str]:
-    """Runs the rounds that are left. Returns the last state and why it stopped: "rounds" or "budget". Raises TacitError.
-    Guarantee: a round is charged on disk before anything that was trained in it is read; messages are taken one by one, each
-    once, and no more of them are held than the algorithm keeps. The last checkpoint is kept."""
-    algorithm = parts.algorithm
-    state, first = _restored(folder, parts) or (algorithm.init(parts.params), 0)
-    # a metric that the test rows cannot tell, and a state that noise cannot go on from, are refused before anybody pays
-    evaluate(parts, state.result)
-    if first < parts.experiment.train.rounds:
-        algorithm.collect(state, round=first)
-    if (
-        parts.plan.traits.single_release and first and ledger is not None
-    ):  # the ledger knows what the checkpoint goes on from, or is told now
-        ledger.release(released(first - 1), state_digest(state))
-    open_round(parts, ledger, state, first)  # before anything of the folder is dropped: it may refuse
-    folder.rounds(before=first)
-    with Checkpoints(folder, state.params.device, once=parts.plan.traits.single_release) as checkpoints:
-        return _rounds(parts, ledger, folder, trainer, observe, state, first, checkpoints)
-
-
-def _rounds(
-    parts: Parts,
-    ledger: Ledger | None,
-    folder: Folder,
-    trainer: Trainer,
-    observe: Observer,
-    state: State,
-    first: int,
-    checkpoints: Checkpoints,
-) -> tuple[State, str]:
-    algorithm, plan, last = parts.algorithm, parts.plan, parts.experiment.train.rounds - 1
-    budgets, watch = BudgetTracker(parts, ledger, first_round=first), Watch()
-    # sites answer the same question with the same report, for one charge: a second sum, of others of them, would show who is new
-    one_sum = parts.is_deployed and plan.traits.summed and not plan.sampler.charges_all
-    checkpoint_first = plan.traits.single_release or one_sum  # what is repeated after a crash was then never released
-    for r in range(first, last + 1):
-        before, traffic, due = state, Traffic(), is_due(parts.experiment, r)
-        with watch("admit"):
-            derive = open_round(parts, ledger, state, r)
-            budgets.leave(trainer.unpaid)
-            drawn = draw(parts, budgets, r, derive, away=trainer.away())
-        with watch("train"):  # a device is at work while they pay
-            message, pending = _dispatched(parts, ledger, trainer, state, r, drawn or ())
-        with watch("admit"):
-            cohort = charged(parts, ledger, budgets, drawn)  # on disk before anything is read; who cannot pay stays out
-        if cohort is None:
-            return state, "budget"
-        if len(cohort) < len(drawn or ()):
-            with watch("train"):
-                message, pending = _dispatched(parts, ledger, trainer, state, r, cohort)
-        with watch("server"):
-            traffic.downlink = (size_of(message) - others_bytes(message)) * len(cohort)
-            collecting = algorithm.collect(state, round=r)
-        for sent, info in watch.each("train", pending):
-            with watch("server"):
-                received = _received(sent, info, traffic, r, tolerates_invalid=algorithm.tolerates_invalid)
-                collecting.add(received.to(state.params.device))
-        with watch("server"):
-            state, info = collecting.finish(partial(derive, "server", r))
-            state = averaged(state, before, rate=parts.experiment.train.averaging, round=r)
-            if checkpoint_first:
-                checkpoints.write(state, round=r + 1)
-            if plan.traits.single_release and ledger is not None:
-                ledger.release(released(r), state_digest(state))
-            record_observation(parts, folder, r, cohort, traffic.info, info)
-        with watch("evaluate"):
-            evaluated, moved = evaluating(parts, state.result) if due else dict, state.params - before.params
-        with watch("admit"):  # what was spent is priced while a device evaluates
-            again = [client for client in cohort if plan.sampler.asked_from(client.index, r + 1, rounds=last + 1)]
-            spent = budgets.after(again, last=r == last)
-        with watch("evaluate"):
-            record = {"round": r, **_finite(evaluated(), state, r), **(backdoor(parts, state.result) if due else {})}
-            record |= record_of(cohort, traffic, spent, moved, info)
-            record |= {} if trainer.absent is None else {"absent": dict(trainer.absent)}
-        seconds = watch.read()
-        record |= seconds | {"seconds": sum(seconds.values())}
-        with watch("write"):
-            folder.log(record)
-            if not checkpoint_first:
-                checkpoints.write(state, round=r + 1)
-            observe(record)
-    return state, "rounds"
 
 
 def _dispatched(
@@ -164,15 +156,23 @@ def _dispatched(
 
 
 def _received(
-    sent: bytes | Message, info: dict[str, float], traffic: Traffic, round: int, *, tolerates_invalid: bool
+    sent: bytes | Message, info: dict[str, float], traffic: "Traffic", round: int, *, tolerates_invalid: bool
 ) -> Message:
     traffic.info.append(info)
     traffic.uplink += size_of(sent) if isinstance(sent, Message) else len(sent)
-    if tolerates_invalid:  # what it gets may be anything, and carries no noise
+    if tolerates_invalid:  # it may be anything, and carries no noise
         return sent if isinstance(sent, Message) else receive_any(sent)
     message = sent if isinstance(sent, Message) else receive(sent, round=round)
     traffic.take(message)
     return message
+
+
+def _downlink(message: Message, clients: int) -> int:
+    rows = message.tensors.get(
+        CORRECTION
+    )  # a simulation has one message for all, and each client reads its own row of it
+    others = 0 if rows is None else (len(rows) - 1) * rows.shape[1] * rows.element_size()
+    return (size_of(message) - others) * clients
 
 
 def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
@@ -181,15 +181,11 @@ def _restored(folder: Folder, parts: Parts) -> tuple[State, int] | None:
         return None
     state, first = found
     begins = parts.algorithm.init(parts.params)
-    kept = [
-        ({"": begins.params}, {"": state.params}),
-        (begins.control, state.control),
-    ]  # own models are never made anew
+    # own models are never made anew
+    kept = [({"": begins.params}, {"": state.params}), (begins.control, state.control)]
     kept += [] if state.average is None else [({"": begins.params}, {"": state.average})]
     fits = True
-    if (
-        first < parts.experiment.train.rounds and not parts.plan.traits.single_release
-    ):  # noise that goes on is looked at by its mechanism
+    if first < parts.experiment.train.rounds and not parts.plan.traits.single_release:  # else its mechanism looks at it
         kept.append((begins.optimizer, state.optimizer))
         fits = set(begins.memory) <= set(state.memory)  # a rule's memory may change its shapes
     if not fits or not all(_alike(tensor, old.get(name)) for new, old in kept for name, tensor in new.items()):
@@ -231,3 +227,102 @@ def averaged(state: State, before: State, *, rate: float, round: int) -> State:
         return state
     old = before.params if before.average is None else before.average
     return replace(state, average=old.lerp(state.params, 1 - kept(rate, round=round)))
+
+
+# What a round tells its reader beside the result: seconds by stage, traffic, and signal. Nothing here feeds back into a run.
+
+STAGES: tuple[str, ...] = ("admit", "train", "server", "evaluate", "write")
+
+
+class Watch:
+    """Seconds by stage: `with watch("train"): ...`.
+    The write stage of a round ends after its record is written, so a record carries that of the round before."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(STAGES, 0.0)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[stage] += time.perf_counter() - began
+
+    def each(self, stage: str, items: Iterator[Item]) -> Iterator[Item]:
+        """The items; waiting for each counts for a stage, what is done with it does not."""
+        while True:
+            with self(stage):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+    def read(self) -> dict[str, float]:
+        """The seconds since the last reading, as `seconds_<stage>`; all start from zero again."""
+        seconds, self._seconds = self._seconds, dict.fromkeys(STAGES, 0.0)
+        return {f"seconds_{stage}": round(seconds[stage], 6) for stage in STAGES}
+
+
+@dataclass
+class Traffic:
+    """What one round moved, what its clients told the researcher, and the signal in the updates that carry noise."""
+
+    uplink: int = 0
+    downlink: int = 0
+    info: list[dict[str, float]] = field(default_factory=list)
+    norms: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # of updates, and of their noise as expected
+
+    def take(self, message: Message) -> None:
+        """Looks at an update that states its noise; one without noise is not looked at: its norm would be private."""
+        update, noise_std = message.tensors.get("update"), message.facts.get("noise_std")
+        if update is not None and isinstance(noise_std, float) and noise_std > 0:
+            self.norms.append((update.norm(), noise_std * math.sqrt(update.numel())))
+
+    def mean(self, key: str) -> float | None:
+        """The mean of what clients told under a key; None where nobody did."""
+        values = [info[key] for info in self.info if key in info]
+        return sum(values) / len(values) if values else None
+
+    def signal(self, info: dict[str, Any], size: int) -> dict[str, float]:
+        """The signal-to-noise ratio of the round's updates: the median client, the lowest and the highest.
+        Where the server adds the noise, that of the noised sum, which is what it releases."""
+        if "noised_norm" in info and info.get("noise_std"):
+            return {"signal_to_noise": signal_to_noise(float(info["noised_norm"]), info["noise_std"] * math.sqrt(size))}
+        if not self.norms:
+            return {}
+        norms = torch.stack([norm for norm, _ in self.norms]).tolist()  # one look at the device for all clients
+        ratios = [signal_to_noise(norm, noise) for norm, (_, noise) in zip(norms, self.norms, strict=True)]
+        ends = {"signal_to_noise_low": min(ratios), "signal_to_noise_high": max(ratios)}
+        return {"signal_to_noise": statistics.median(ratios)} | ends
+
+
+def signal_to_noise(released: float, noise: float) -> float:
+    """|signal| / |noise|, estimated from the norm of a released update and the expected norm of its noise.
+    |update|^2 is |signal|^2 + |noise|^2 on average. Post-processing of what was released, so it costs no privacy.
+
+    >>> signal_to_noise(5.0, 3.0), signal_to_noise(2.9, 3.0)
+    (1.3333333333333333, 0.0)
+    """
+    return math.sqrt(max(0.0, released**2 - noise**2)) / noise
+
+
+def record_of(
+    cohort: list[Client], traffic: Traffic, spent: dict[str, Any], moved: torch.Tensor, info: dict[str, Any]
+) -> dict[str, Any]:
+    """What a round tells its reader beside the result: who took part, what it cost, how far the model moved, what was sent."""
+    opened, opening = info.pop("answered_bytes", 0), info.pop("asked_bytes", 0)  # between server and key holders
+    diverged = [client.id for client, info in zip(cohort, traffic.info, strict=False) if info.get("diverged")]
+    return {
+        "train_loss": traffic.mean("loss"),
+        "clipped": traffic.mean("clipped"),
+        "cohort": len(cohort),
+        "answered": len(traffic.info),
+        **spent,
+        "update_norm": float(moved.norm()),
+        **traffic.signal(info, moved.numel()),
+        "uplink_bytes": traffic.uplink + opened,
+        "downlink_bytes": traffic.downlink + opening,
+        **{name: value.item() if isinstance(value, torch.Tensor) else value for name, value in info.items()},
+        **({"diverged": diverged} if diverged else {}),  # for the researcher: nobody may see it in a message
+    }

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from dp_accounting import DpEvent
 
 from tacit import check, store
 from tacit.data.columns import Category, Number
@@ -24,7 +23,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, RANGES, STATS, shares
 from tacit.parts import metrics, tasks
 from tacit.privacy.ledger.disk import QUERY
-from tacit.privacy.ledger.ledger import Cost, Ledger
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.plan import Plan
 from tacit.privacy.queries import ranges
 from tacit.privacy.queries.evaluation import Judgement, combine, judgement
@@ -141,7 +140,7 @@ def ask(
     sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
     noises = {client.id: parts.plan.queries.mechanism(query.name, client.index, **sensitive) for client in clients}
     if ledger is not None:
-        clients = ledger.answer(query.name, attempt, clients, cost_of(parts), hint=parts.plan.participations)
+        clients = ledger.answer(query.name, attempt, clients, parts.cost, hint=parts.plan.participations)
     if not clients:
         raise BudgetExhausted(
             f"No client can pay for the query {query.name!r} and one round of training: `tacit plan` says what is left; nothing"
@@ -189,18 +188,6 @@ def _read(record: dict[str, Any]) -> Replies:
     counts = {str(client): np.array(values, dtype=np.int64) for client, values in record["counts"].items()}
     stds = {client: float(record["noise_std"][client]) for client in counts}
     return Replies(str(record["attempt"]), counts, stds, str(record["question"]))
-
-
-def cost_of(parts: Parts) -> Cost:
-    """What a round costs a client."""
-
-    def cost(client: Client) -> DpEvent:
-        event = parts.algorithm.cost(client)
-        if event is None:
-            raise TypeError("a ledger is kept only for an algorithm that has a price")
-        return event
-
-    return cost
 
 
 def released(parts: Parts, query: Query, client: Client, noise: NoisyCounts | None, question: str) -> np.ndarray:

@@ -77,6 +77,12 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
 
 
+def _columns(*names: str) -> Callable[[Any], bool]:
+    """Lists of numbers of one length, by these names."""
+    shape = {name: [is_number] for name in names}
+    return lambda table: fits(table, shape) and len({len(table[name]) for name in names}) == 1
+
+
 def _or_none(shape: Shape) -> Callable[[Any], bool]:
     return lambda value: value is None or fits(value, shape)
 
@@ -148,13 +154,29 @@ PER_CLIENT = {
     "spread": _or_none(SPREAD),
 }
 PERSONAL_MODELS = OWN_MODELS | {"kind": str, "untold": [str], "adapt_seconds": is_number, "clients": [{"client": str}]}
+OF_GROUP = dict.fromkeys(("promised", "no_assumption", "within_family"), is_number) | {
+    "clients": _is_count,
+    "canaries": _is_count,
+    "measured": dict.fromkeys(
+        ("epsilon", "low", "high"), _or_none(is_number)
+    ),  # None: without noise there is no epsilon
+    "rejected": str,
+}
+PICTURES = {
+    "roc": _columns("false", "true", "most"),
+    "scores": _columns("at", "in", "out", "expected_in", "expected_out"),
+    "by_round": _columns("round", "promised", "measured", "low", "high"),
+    "layers": [
+        lambda row: isinstance(row, list) and len(row) == 4 and fits(row[:1], [str]) and fits(row[1:], [is_number])
+    ],
+}
 AUDITED = {
     "looks": _is_count,
     "sentence": str,
     "rejected": bool,
     "delta": is_number,
-    "groups": [dict],
-    "pictures": [dict],
+    "groups": [OF_GROUP],
+    "pictures": [PICTURES],
 }
 ROUND = {  # of what there are no public rows for, nothing is known
     "round": lambda round: type(round) is int,

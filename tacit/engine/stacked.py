@@ -1,14 +1,16 @@
 """Trains a whole cohort at once: every client is a row of one matrix of parameters, its rows are places in one tensor.
-Clients that run DP-SGD are sampled, clipped, summed and noised in step; those that run plain SGD are trained in step, and what
-their algorithm then does to an update is its own code. The twin of `one_by_one`: the same batches from the same streams, so they
+Clients that run DP-SGD are sampled, clipped, summed and noised in step (stacked_private.py); those that run plain SGD are trained
+in step, and what their algorithm then does to an update is its own code. The twin of `OneByOne`: the streams are the same, so they
 differ by float32 rounding, and by noise that is drawn on the device. Guarantee: that of each client's mechanism."""
 
+import copy
 import dataclasses
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,16 +24,17 @@ from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.record_sums import RecordSums, SecretRecordSums
 from tacit.algorithms.scaffold import correction_of
 from tacit.data.population import Population
-from tacit.engine.pool import Carried, OverTensors, Pending, task
+from tacit.engine.assemble import Parts
 from tacit.engine.release import ClientDerive
 from tacit.engine.stacked_private import InStep, noised_there
+from tacit.engine.trainers import Carried, OverTensors, Pending, Task, task, task_of, workspace_of
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.random import Stream
 from tacit.training.batches import Batches, Viewed, equal, filled, later, over_views, shuffled, shuffled_alike
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.dp_sgd import DpSgd, NoisedUpdate
 from tacit.training.independence import Unsupported
-from tacit.training.optimizer import coarse
+from tacit.training.optimizer import coarse, full_precision
 from tacit.training.sgd import LocalSgd
 from tacit.training.stacked import stack_of
 from tacit.training.stacked_steps import Captured, sgd_steps
@@ -71,19 +74,6 @@ def local_of(algorithm: Algorithm) -> DpSgd | LocalSgd:
     if type(local) is DpSgd or type(local) is LocalSgd:
         return local
     raise Unsupported("its clients run somebody else's training")
-
-
-class Streams:
-    """A client's streams in one round, each made once: what has been drawn of one is never drawn again for something else."""
-
-    def __init__(self, derive: Callable[[str], Stream]):
-        self._derive, self._known = derive, dict[str, Stream]()
-
-    def __call__(self, purpose: str) -> Stream:
-        """The stream of a purpose."""
-        if purpose not in self._known:
-            self._known[purpose] = self._derive(purpose)
-        return self._known[purpose]
 
 
 class Stacked(OverTensors):
@@ -131,11 +121,6 @@ class Stacked(OverTensors):
     def question(self, received: Message) -> str:
         """What noise is keyed by: the question's bytes; where a start cannot be repeated, this call alone."""
         return digest_of("question", pack(received)) if self.repeats else uuid.uuid4().hex
-
-    @property
-    def clips_examples(self) -> bool:
-        """Whether gradients are clipped example by example, which needs exact products."""
-        return isinstance(self.local, DpSgd)
 
     def _noised_there(self, cohort: Sequence[int]) -> bool:
         algorithm, clients = self.algorithm, [self.population[index] for index in cohort]
@@ -194,7 +179,8 @@ class Stacked(OverTensors):
         LOG.warning("The device has not enough memory: %d clients are trained together from now on.", self.chunk)
 
     def _begin(self, received: Message, question: str, round: int, clients: Sequence[Client]) -> Finish:
-        streams = [Streams(partial(self.derive, question, round, client)) for client in clients]
+        # each stream is made once: what has been drawn of one is never drawn again for something else
+        streams = [cache(partial(self.derive, question, round, client)) for client in clients]
         theta, device = received.tensors["params"].to(self.work.theta.device), self.work.theta.device
         drawn = [derive("train") for derive in streams]
         with chance(device, streams[0]("dropout").torch_seed()):
@@ -257,7 +243,7 @@ class Stacked(OverTensors):
         facts: list[list[float]],
         received: Message,
         clients: Sequence[Client],
-        streams: Sequence["Streams"],
+        streams: Sequence[Callable[[str], Stream]],
         round: int,
     ) -> list[Carried]:
         losses, fine, *scales = facts
@@ -347,3 +333,70 @@ def _refuse_diverged(told: Sequence[dict[str, float]], clients: Sequence[Client]
                 f"The training of client {client.id} diverged in round {round + 1}: lower train.learning_rate; the last good"
                 " checkpoint is kept."
             )
+
+
+# Cohorts that one stack does not train alone: some clients are malicious, or there are several devices.
+
+
+def stacked(parts: Parts) -> OverTensors:
+    """Trains `parts.together` clients at once, on each of the run's devices; malicious ones by themselves.
+    Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked."""
+    if parts.attack is not None:
+        malicious: Any = parts.algorithm
+        honest = dataclasses.replace(malicious, local=malicious.local.honest)
+        stack = stacked(dataclasses.replace(parts, algorithm=honest, attack=None))
+        return Beside(stack, task_of(parts), parts.attack[0].malicious)
+    devices, precision = parts.experiment.run.devices, parts.experiment.run.precision
+    how = {"chunk": max(1, parts.together), "repeats": not parts.nonce}
+    if len(devices) == 1:
+        return Stacked(parts.algorithm, workspace_of(parts), parts.population, parts.derive, **how, precision=precision)
+    trainers = []
+    for name in devices:
+        work = workspace_of(parts, model=copy.deepcopy(parts.model).to(name))
+        trainers.append(Stacked(parts.algorithm, work, parts.population.to(torch.device(name)), parts.derive, **how))
+    return Split(trainers, precision=precision)
+
+
+class Beside(OverTensors):
+    """`stack` trains the honest clients at once, `alone` each of the `malicious` by itself; replies keep the cohort's order.
+    Guarantee: the honest clients' answers are the stack's, for a cohort without the others."""
+
+    def __init__(self, stack: OverTensors, alone: Task, malicious: Sequence[int]):
+        self.stack, self.alone, self.malicious = stack, alone, frozenset(malicious)
+        self.question = stack.question
+
+    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+        honest = self.stack.answers(received, question, round, [i for i in cohort if i not in self.malicious])
+        home, on_cpu = received.tensors["params"].device, received.to(torch.device("cpu"))
+        for index in cohort:
+            if index in self.malicious:
+                raw, info = self.alone(on_cpu, question, round, index)
+                yield unpack(raw).to(home), info
+            else:
+                yield next(honest)
+
+
+class Split(OverTensors):
+    """A cohort over several devices, one thread for each. `precision` is that of plain SGD; the trainers know float32 alone."""
+
+    def __init__(self, trainers: Sequence[Stacked], *, precision: str = "float32"):
+        self.trainers, self.precision = trainers, precision
+        self.question = trainers[0].question
+
+    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+        """What the clients release, in their order; what was trained on another device comes to where the model is."""
+        count, home = len(self.trainers), received.tensors["params"].device
+        cuts = [len(cohort) * k // count for k in range(count + 1)]
+
+        def train(k: int) -> list[Carried]:
+            part, device = cohort[cuts[k] : cuts[k + 1]], self.trainers[k].work.theta.device
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # of this thread, for kernels
+                return list(self.trainers[k].answers(received, question, round, part)) if part else []
+
+        exact = isinstance(self.trainers[0].local, DpSgd)  # gradients are clipped example by example
+        # precision is torch's, for all threads: it is set before they begin and set back after the last has ended
+        how = full_precision(self.trainers[0].work.theta.device) if exact else coarse(self.precision)
+        with how, ThreadPoolExecutor(count) as threads:
+            parts = list(threads.map(train, range(count)))
+        for message, info in (answer for part in parts for answer in part):
+            yield message.to(home), info

@@ -1,41 +1,135 @@
-"""From a run's parts to whoever trains its clients: the seam that a run, a site and an audit share.
+"""Who trains the clients of a round: one after the other in this process (the slow twin), or in one process per core, with the same
+bytes in the same order; many at once are `engine/stacked.py`, sites `deploy/server/trainer.py`.
 
 A trainer is made of `Parts` alone: the algorithm (whose mechanisms sample and noise), the workspace (whose clip bounds), the
 clients, and their randomness. Guarantee asked of every trainer: a client's step is `mechanism.sample`, a sum over exactly the drawn
 units of what `workspace.clip` bounds, labelled with that clip (`Bounded`), then `mechanism.noise`; nothing else leaves the client.
 Whoever changes one of these objects therefore changes what is trained, and `tacit audit` finds out (tacit/lab/audit)."""
 
-import copy
-import dataclasses
+import mmap
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 from torch import nn
 
+from tacit.algorithms import Algorithm, in_round
+from tacit.data.population import Population
 from tacit.engine.assemble import Parts
-from tacit.engine.pool import (
-    Carried,
-    InProcess,
-    OverTensors,
-    Pending,
-    SideBySide,
-    Task,
-    Trainer,
-    fork_can_train,
-    one_by_one,
-    task,
-)
-from tacit.engine.stacked import Stacked
+from tacit.engine.release import ClientDerive
+from tacit.errors import TacitError, TrainingDiverged
 from tacit.store import cores, forks
 from tacit.training.clipping import Workspace, workspace
 from tacit.training.flat import beside
-from tacit.training.optimizer import coarse, full_precision
 from tacit.types import Client, Message
-from tacit.wire import pack, unpack
+from tacit.wire import digest_of, pack, unpack
+
+Reply = tuple[bytes, dict[str, float]]
+Carried = tuple[Message, dict[str, float]]
+Pending = Iterator[tuple[bytes | Message, dict[str, float]]]
+Task = Callable[[Message, str, int, int], Reply]  # (what was broadcast, its digest, round, client) -> message and info
+ROOM = 8 << 20  # bytes of address space beyond a message's expected size; untouched pages cost nothing
+DENORMAL = 1e-40
+SLOTS_PER_WORKER = 3  # replies that may wait for their turn
+LOST = "A training process ended unexpectedly (out of memory?): use fewer run.workers, then go on with --resume."
+
+
+class Trainer:
+    """Trains the clients of a round, here or at sites of their own. Called with bytes it gives bytes, in the cohort's order."""
+
+    absent: Any = None  # {name: reason} of who did not answer in the last round; None: nobody can be missing
+    unpaid: Any = frozenset()  # the clients whose own ledger does not pay any more
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        raise NotImplementedError
+
+    def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
+        """The clients' replies, in their order. It may be called before anybody has paid.
+        Guarantee: nothing of what is trained is read, by whomever, before the first reply is asked for. A CPU computes each reply
+        when it is read, a site is asked when the first one is; a device may be at work already."""
+        yield from self(pack(message), round, cohort)  # a generator: nothing happens before it is read
+
+    def away(self) -> set[int]:
+        """Who has left, and need not be asked before it is back."""
+        return set()
+
+
+class OverTensors(Trainer):
+    """A trainer in this process that passes tensors on, which stay on their device. Guarantee: every number in them is finite."""
+
+    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
+        """What the clients release, in their order."""
+        raise NotImplementedError
+
+    def question(self, received: Message) -> str:
+        """What noise is keyed by."""
+        return digest_of("question", pack(received))
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        for message, info in self.answers(unpack(received), digest_of("question", received), round, cohort):
+            yield pack(message), info
+
+    def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
+        return self.answers(message, self.question(message), round, cohort)
+
+
+def task(
+    algorithm: Algorithm, work: Workspace, population: Population | Mapping[int, Client], derive: ClientDerive
+) -> Task:
+    """Trains one client for one round and packs what it releases. `derive` is the clients' randomness (release.py)."""
+
+    def train(received: Message, question: str, round: int, index: int) -> Reply:
+        client = population[index]
+        streams = partial(derive, question, round, client)
+
+        with torch.random.fork_rng(devices=[]), flushed_denormals():
+            torch.manual_seed(streams("dropout").torch_seed())
+            try:
+                trained = algorithm.train(work, in_round(received, round), client, streams)
+            except TrainingDiverged as error:
+                text = f"{str(error).rstrip('.')} at client {client.id} in round {round + 1}"
+                raise TrainingDiverged(
+                    f"{text}: lower train.learning_rate; the last good checkpoint is kept."
+                ) from error
+        return pack(algorithm.release(trained, client, received)), trained.info
+
+    return train
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Counts numbers below float32's normal range as zero: a core takes many times as long for them, which would show."""
+    before = float(torch.full((), DENORMAL) * 1) == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+@dataclass(frozen=True, eq=False)
+class OneByOne(Trainer):
+    """Trains in this process, one client after the other."""
+
+    train: Task
+
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        message, question, threads = unpack(received), digest_of("question", received), torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for index in cohort:
+                yield self.train(message, question, round, index)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
@@ -45,20 +139,23 @@ def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
     return workspace(own, clip=parts.plan.training_clip, physical_batch=physical, losses=parts.losses)
 
 
-def alone(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> InProcess:
+def task_of(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> Task:
+    """Trains one client of a run, or of these."""
+    return task(parts.algorithm, workspace_of(parts, model=model), clients or parts.population, parts.derive)
+
+
+def alone(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> OneByOne:
     """Trains clients in this process, one after the other; a site has only itself among its `clients`."""
-    work = workspace_of(parts, model=model)
-    return InProcess(one_by_one(task(parts.algorithm, work, clients or parts.population, parts.derive)))
+    return OneByOne(task_of(parts, clients, model=model))
 
 
-def side_by_side(parts: Parts, *, workers: int) -> SideBySide:
+def side_by_side(parts: Parts, *, workers: int) -> "SideBySide":
     """Trains clients in so many processes; whoever made it closes it."""
     server = getattr(parts.algorithm, "server", None)
     told = range(parts.cohort if getattr(server, "control", None) else 1)  # whose control variates are in a message
     cohort = [parts.population[index] for index in told]
     message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), cohort, round=0))
-    train = task(parts.algorithm, workspace_of(parts), parts.population, parts.derive)
-    return SideBySide(train, workers=workers, message_bytes=len(message))
+    return SideBySide(task_of(parts), workers=workers, message_bytes=len(message))
 
 
 def wanted_workers(parts: Parts) -> int:
@@ -80,76 +177,122 @@ def each_by_itself(parts: Parts, stack: ExitStack) -> Trainer:
     return pool
 
 
-def stacked(parts: Parts) -> OverTensors:
-    """Trains `parts.together` clients at once, on each of the run's devices; malicious ones by themselves.
-    Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked."""
-    if parts.attack is not None:
-        malicious: Any = parts.algorithm
-        honest = dataclasses.replace(malicious, local=malicious.local.honest)
-        train = task(malicious, workspace_of(parts), parts.population, parts.derive)
-        stack = stacked(dataclasses.replace(parts, algorithm=honest, attack=None))
-        return Beside(stack, train, parts.attack[0].malicious)
-    devices, precision = parts.experiment.run.devices, parts.experiment.run.precision
-    how = {"chunk": max(1, parts.together), "repeats": not parts.nonce}
-    if len(devices) == 1:
-        return Stacked(parts.algorithm, workspace_of(parts), parts.population, parts.derive, **how, precision=precision)
-    trainers = []
-    for name in devices:
-        work = workspace_of(parts, model=copy.deepcopy(parts.model).to(name))
-        trainers.append(Stacked(parts.algorithm, work, parts.population.to(torch.device(name)), parts.derive, **how))
-    return Split(trainers, precision=precision)
+def fork_can_train() -> bool:
+    """Whether a fork could compute gradients; after a backward pass on another device none can. Torch tells the child alone."""
+    child = os.fork()
+    if not child:
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()
+            os._exit(0)
+        finally:
+            os._exit(1)  # whatever was raised is this child's own
+    return os.waitpid(child, 0)[1] == 0
 
 
-class Beside(OverTensors):
-    """`stack` trains the honest clients at once, `alone` each of the `malicious` by itself; replies keep the cohort's order.
-    Guarantee: the honest clients' answers are the stack's, for a cohort without the others."""
-
-    def __init__(self, stack: OverTensors, alone: Task, malicious: Sequence[int]):
-        self.stack, self.alone, self.malicious = stack, alone, frozenset(malicious)
-
-    def question(self, received: Message) -> str:
-        """As of the stack."""
-        return self.stack.question(received)
-
-    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
-        """What the clients release, in their order."""
-        honest = self.stack.answers(received, question, round, [i for i in cohort if i not in self.malicious])
-        home, on_cpu = received.tensors["params"].device, received.to(torch.device("cpu"))
-        for index in cohort:
-            if index in self.malicious:
-                raw, info = self.alone(on_cpu, question, round, index)
-                yield unpack(raw).to(home), info
-            else:
-                yield next(honest)
+# Processes: they have the data by fork, and updates cross by shared memory.
 
 
-class Split(OverTensors):
-    """A cohort over several devices, one thread for each. `precision` is that of plain SGD; the trainers know float32 alone."""
+class SideBySide(Trainer):
+    """Trains the cohort in `workers` processes. Raises what a client raised, or TacitError if a process is lost."""
 
-    def __init__(self, trainers: Sequence[Stacked], *, precision: str = "float32"):
-        self.trainers, self.precision = trainers, precision
+    def __init__(self, train: Task, *, workers: int, message_bytes: int):
+        context = multiprocessing.get_context("fork")
+        self._broadcast = mmap.mmap(-1, 64 * message_bytes + ROOM)
+        self._slots = [mmap.mmap(-1, 4 * message_bytes + ROOM) for _ in range(SLOTS_PER_WORKER * workers)]
+        self._lines: list[Connection] = []
+        self._processes = []
+        for _ in range(workers):
+            mine, theirs = context.Pipe()
+            self._lines.append(mine)
+            arguments = (train, theirs, list(self._lines), self._broadcast, self._slots)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
 
-    def question(self, received: Message) -> str:
-        """As of each trainer."""
-        return self.trainers[0].question(received)
+    def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
+        self._broadcast[: len(received)] = received
+        question = digest_of("question", received)
+        waiting, free = deque(range(len(cohort))), list(range(len(self._slots)))
+        idle: list[Any] = list(self._lines)
+        running: dict[Any, tuple[int, int]] = {}
+        done: dict[int, tuple[int, int, dict[str, float]]] = {}
+        for next_one in range(len(cohort)):
+            while next_one not in done:
+                while waiting and free and idle:
+                    line, position, slot = idle.pop(), waiting.popleft(), free.pop()
+                    running[line] = (position, slot)
+                    self._send(line, (len(received), question, round, cohort[position], slot))
+                for line in wait(list(running)):
+                    position, slot = running.pop(line)
+                    done[position] = (slot, *self._hear(line))
+                    idle.append(line)
+            slot, length, info = done.pop(next_one)
+            reply = self._slots[slot][:length]
+            free.append(slot)
+            yield reply, info
 
-    def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
-        """What the clients release, in their order; what was trained on another device comes to where the model is."""
-        count, home = len(self.trainers), received.tensors["params"].device
-        cuts = [len(cohort) * k // count for k in range(count + 1)]
+    def close(self) -> None:
+        """Ends the processes."""
+        for line in self._lines:
+            line.close()
+        for process in self._processes:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+                process.join()
 
-        def train(k: int) -> list[Carried]:
-            part, device = cohort[cuts[k] : cuts[k + 1]], self.trainers[k].work.theta.device
-            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # of this thread, for kernels
-                return list(self.trainers[k].answers(received, question, round, part)) if part else []
+    def _send(self, line: Connection, job: tuple[int, str, int, int, int]) -> None:
+        try:
+            line.send(job)
+        except OSError as error:
+            raise TacitError(LOST) from error
 
-        exact = self.trainers[0].clips_examples
-        # precision is torch's, for all threads: it is set before they begin and set back after the last has ended
-        how = full_precision(self.trainers[0].work.theta.device) if exact else coarse(self.precision)
-        with how, ThreadPoolExecutor(count) as threads:
-            parts = list(threads.map(train, range(count)))
-        for message, info in (answer for part in parts for answer in part):
-            yield message.to(home), info
+    def _hear(self, line: Any) -> tuple[int, dict[str, float]]:
+        try:
+            kind, *rest = line.recv()
+        except (EOFError, OSError) as error:
+            raise TacitError(LOST) from error
+        if kind == "refused":
+            raise rest[0]
+        if kind == "failed":
+            raise RuntimeError(f"a training process failed:\n{rest[0]}")
+        return rest[0], rest[1]
+
+
+def _work(
+    train: Task, line: Connection, others: list[Connection], broadcast: mmap.mmap, slots: list[mmap.mmap]
+) -> None:
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # they come to the whole group: the parent decides, and closes the line
+        signal.signal(number, signal.SIG_IGN)
+    for other in others:
+        other.close()
+    torch.set_num_threads(1)
+    heard: dict[str, Message] = {}
+    while True:
+        try:
+            length, question, round, index, slot = line.recv()
+            if question not in heard:
+                heard = {question: unpack(broadcast[:length])}
+            line.send(_answer(partial(train, heard[question], question, round, index), slots[slot]))
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def _answer(train: Callable[[], Reply], slot: mmap.mmap) -> tuple[Any, ...]:
+    try:
+        reply, info = train()
+        if len(reply) > len(slot):
+            raise TacitError(f"A message of {len(reply)} bytes does not fit the {len(slot)} reserved for it.")
+        slot[: len(reply)] = reply
+        return "done", len(reply), info
+    except TacitError as error:
+        return "refused", error
+    except Exception:  # noqa: BLE001 - whatever it was, the parent tells
+        return "failed", traceback.format_exc()
 
 
 # What the server of a simulation gets, heard by somebody else too: for attacks, which see what their attacker would see.
@@ -166,7 +309,6 @@ class Overheard(Trainer):
     hear: Hear
 
     def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
-        """The trainer's replies."""
         return self._heard(self.trainer.dispatch(message, round, cohort), message, round, cohort)
 
     def _heard(self, pending: Pending, message: Message, round: int, cohort: Sequence[int]) -> Pending:

@@ -23,16 +23,10 @@ NOBODY_MALICIOUS = (
 class AuditSection(Section):
     """`[audit]`: so many `canaries` are planted, each with a coin that decides whether it takes part.
 
-    They are records under local DP with unit = "record", and clients where a client is what is protected. `placement = "gradient"`,
-    the default, plants what a record's clipped gradient could be, and "record" rows that are clipped like any other.
+    They are records under local DP with unit = "record", and clients where a client is what is protected.
     """
 
     canaries: Annotated[int, Field(ge=2)] | None = None  # how many are planted; nothing: none
-    placement: Literal["gradient", "record"] | None = None  # in gradients, or as rows that are made up
-
-    def possible(self) -> None:
-        if self.placement is not None and self.canaries is None:
-            raise BadInput("audit.placement says where audit.canaries are planted: set those too, or leave it out.")
 
 
 class AttackSection(OpenSection):
@@ -169,7 +163,7 @@ def refuse_unpriced(experiment: "Experiment") -> None:
 
 def refuse_unauditable(experiment: "Experiment") -> None:
     """Refuses canaries where nothing is promised, and where nobody could read off what they did. Raises BadInput."""
-    audit, privacy, train = experiment.audit, experiment.privacy, experiment.train
+    audit, privacy = experiment.audit, experiment.privacy
     if audit.canaries is None:
         return
     if not privacy.promises or privacy.foreign:
@@ -182,15 +176,6 @@ def refuse_unauditable(experiment: "Experiment") -> None:
             "What a canary did is read off noise that is independent in every round, and that of a cycle is not: leave out"
             " [audit], and use `tacit audit EXPERIMENT`, which covers it."
         )
-    if audit.placement is not None and not privacy.noises_records:
-        raise BadInput('audit.placement is for records (privacy.kind = "local", unit = "record"): leave it out.')
-    if audit.placement == "record":
-        if train.views is not None or experiment.run.at_once or experiment.run.device != "cpu":
-            raise BadInput(
-                'audit.placement = "record" is for rows as they are, trained one by one on a CPU: leave out train.views,'
-                " run.at_once and run.device."
-            )
-        return  # read off every step, whatever is made of it
     refuse_unplain(experiment, "[audit]")
     if privacy.sampler == "fixed":
         raise BadInput(

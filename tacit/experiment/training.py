@@ -166,8 +166,7 @@ class RunSection(Section):
 
     `evaluate_every` changes no bit of a model: rounds in between have no score, and a run may go on with another one.
     `at_once` trains a round's clients in one stack: left out, on a GPU where that can be. On a CPU a stack may be faster or slower
-    than processes side by side: "measured" tries both on some clients before the first round and says which it took, as a run with
-    `randomness = "os"` does by itself. A run that goes on is then another release, as on a GPU.
+    than processes side by side, and a run that goes on is then another release, as on a GPU.
     `device = "cuda:0,cuda:1"` splits a cohort between GPUs. `precision` is that of the products of plain SGD on a CUDA device; what
     is clipped example by example stays float32.
     `writers` also sends every round to where people look already: "tensorboard", "mlflow", or "package.module:name".
@@ -181,7 +180,7 @@ class RunSection(Section):
     writers: tuple[str, ...] | None = None  # other tools that get every round
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD refuses it
     evaluate_every: Count | None = None  # rounds from one test of the model to the next (1); the last is always tested
-    at_once: Annotated[bool, Strict()] | Literal["measured"] | None = None  # clients in one stack; nothing: on a GPU
+    at_once: Annotated[bool, Strict()] | None = None  # clients in one stack; nothing: on a GPU
 
     @property
     def devices(self) -> tuple[str, ...]:

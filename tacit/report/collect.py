@@ -12,8 +12,8 @@ from itertools import accumulate
 from typing import Any
 
 from tacit import store
+from tacit.engine.loop import STAGES
 from tacit.engine.run_files import RunFiles
-from tacit.engine.watch import STAGES
 from tacit.experiment import Experiment
 from tacit.experiment.file import dumps
 from tacit.parts import metrics

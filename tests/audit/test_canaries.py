@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.engine.canaries import PlantedCohort, PlantedTraining, rows
-from tacit.engine.canary_plan import Canaries, file_of
+from tacit.engine.canaries import Canaries, PlantedCohort, PlantedTraining, file_of
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError
 from tacit.lab.audit import estimate as power
@@ -30,8 +29,7 @@ from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.mechanism import ExactSum
 from tacit.random import seeded
 from tacit.report.collect import run_page
-from tacit.training.clipping import Clipper
-from tacit.types import Bounded, Budget, Client, Private, Shared
+from tacit.types import Bounded, Private, Shared
 
 DOUBT = 1e-6  # of a false alarm: noise is another with every change of the code
 KINDS = {
@@ -357,7 +355,6 @@ def test_more_canaries_than_fit_are_refused_with_the_number_that_fits(tmp_path, 
         ({"privacy": {"kind": "none"}}, "held against what is promised"),
         ({"train": {"momentum": 0.9}}, "train.momentum"),
         ({"audit": {"canaries": 1}}, "audit.canaries"),
-        ({"audit": {"placement": "gradient"}}, "audit.canaries"),
     ],
 )
 def test_canaries_that_could_tell_nothing_are_refused(sections, words):
@@ -438,52 +435,6 @@ def test_a_limit_that_is_none_is_null_in_a_file(tmp_path):
     assert "Infinity" not in done.output
     assert "NaN" not in done.output
     read(tmp_path / "run").audit  # noqa: B018 - refuses what is damaged
-
-
-@pytest.fixture(scope="module")
-def clipped(tmp_path_factory):
-    """A run whose canaries are records that are clipped like any other."""
-    out = tmp_path_factory.mktemp("rows") / "run"
-    tacit.run(experiment(audit={"canaries": 90, "placement": "record"}), out=out, page=False)
-    return out
-
-
-def test_canaries_that_are_records_are_measured_and_clean_code_is_not_accused(clipped):
-    found = audit_run(clipped, level=DOUBT)
-    assert not found.alarming, found.sentence
-    assert found.groups[0].canaries == 90
-    assert 0.5 * found.groups[0].promised < found.groups[0].measured.epsilon < 1.6 * found.groups[0].promised
-
-
-def test_a_clipper_that_lets_records_through_is_found_by_canaries_that_are_records(monkeypatch, tmp_path):
-    whole = Clipper.__call__
-
-    def loose(self, x, y, *, again=None):
-        bounded, info = whole(self, x, y, again=again)
-        return Bounded(3 * bounded.vector, bounded.sensitivity), info
-
-    monkeypatch.setattr(Clipper, "__call__", loose)
-    tacit.run(experiment(audit={"canaries": 90, "placement": "record"}), out=tmp_path / "run", page=False)
-    found = audit_run(tmp_path / "run", level=DOUBT)
-    assert found.alarming
-    assert "measured" in found.sentence
-
-
-def test_canary_records_are_nobodys_and_follow_from_the_key():
-    canaries = Canaries(b"key", count=6, clients=2, size=100)
-    own, other = (
-        Client(0, "a", Budget(1.0, 1e-5), torch.full((3, 2, 4), fill), torch.zeros(3).long()) for fill in (0.0, 9.0)
-    )
-    (x, y), (again, _) = (rows(canaries, client, classes=5) for client in (own, other))
-    assert torch.equal(x, again)
-    assert x.shape == (3, 2, 4)
-    assert int(y.max()) < 5
-
-
-@pytest.mark.parametrize("more", [{"run": {"at_once": True}}, {"train": {"views": 2}}])
-def test_canary_records_are_for_rows_as_they_are_one_by_one(more):
-    with pytest.raises(BadInput, match="one by one"):
-        experiment(audit={"canaries": 90, "placement": "record"}, **more)
 
 
 def test_a_look_at_another_choice_of_runs_halves_the_level_and_leaves_a_runs_own_audit_as_it_was(copy, tmp_path):

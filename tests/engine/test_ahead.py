@@ -11,10 +11,10 @@ from tacit.engine import loop as engine
 from tacit.engine import trainers
 from tacit.engine.assemble import build
 from tacit.engine.ledgers import open_ledger
-from tacit.engine.pool import Trainer
 from tacit.engine.run_folder import open_folder
-from tacit.engine.stacked import started
+from tacit.engine.stacked import stacked, started
 from tacit.engine.stacked_private import noised_there
+from tacit.engine.trainers import Trainer
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.training.fused import DeviceStream
@@ -34,7 +34,7 @@ class AtWork(Trainer):
     """As a device: it begins when it is told, and says when it was first read."""
 
     def __init__(self, parts, seen):
-        self.trainer, self.seen = trainers.stacked(parts), seen
+        self.trainer, self.seen = stacked(parts), seen
 
     def dispatch(self, message, round, cohort):
         self.seen("begun", round, cohort)
@@ -83,7 +83,7 @@ def test_a_round_is_on_disk_before_the_first_answer_of_a_device_is_read(tmp_path
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_device_was_set_to_work_for_gives_the_same_as_what_it_was_asked_for(tmp_path, kind):
     found = []
-    for number, trainer in enumerate((trainers.stacked, lambda parts: AtWork(parts, lambda *_: None))):
+    for number, trainer in enumerate((stacked, lambda parts: AtWork(parts, lambda *_: None))):
         parts, folder, ledger = started_run(tmp_path / str(number), kind)
         found.append(engine.loop(parts, ledger, folder, trainer(parts), lambda record: None)[0].params)
     assert torch.equal(*found)
@@ -128,7 +128,7 @@ def test_what_goes_wrong_on_a_device_is_told_when_all_have_paid(tmp_path):
     assert paid == [("begun", 0), ("read", 1)]
 
 
-@pytest.mark.parametrize("make", [trainers.stacked, trainers.alone])
+@pytest.mark.parametrize("make", [stacked, trainers.alone])
 def test_on_a_cpu_nobody_trains_before_the_first_reply_is_read(tmp_path, make, monkeypatch):
     parts, _, _ = started_run(tmp_path, "central")
     trained, train = [], type(parts.algorithm).train
@@ -143,7 +143,7 @@ def test_on_a_cpu_nobody_trains_before_the_first_reply_is_read(tmp_path, make, m
 
 def test_no_device_begins_with_noise_that_somebody_else_adds_before_all_have_paid(tmp_path):
     parts, _, _ = started_run(tmp_path, "local")
-    trainer = trainers.stacked(parts)
+    trainer = stacked(parts)
     assert not trainer._noised_there([0, 1])  # the streams of a CPU, and of the operating system, are not the device's
     trainer.derive = lambda question, round, client, purpose: DeviceStream(bytes(32))
     assert trainer._noised_there([0, 1])

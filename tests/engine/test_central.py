@@ -14,7 +14,7 @@ from trained import same_model, weights
 import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import trainers
-from tacit.engine.budget import BudgetTracker, gather
+from tacit.engine.budget import BudgetTracker
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.accounting import price
@@ -80,9 +80,9 @@ def test_the_cohorts_of_a_run_are_the_poisson_samples_that_were_priced():
             return True
 
     budgets = BudgetTracker(parts, None)
-    budgets._ends = (parts.population[0],)
+    budgets._ledger, budgets._ends = Paid(), (parts.population[0],)
     derive = parts.releases.server("a state")
-    cohorts = [[client.index for client in gather(parts, Paid(), budgets, r, derive)] for r in range(2000)]
+    cohorts = [[client.index for client in budgets.charge(budgets.draw(r, derive))] for r in range(2000)]
     assert is_poisson_sampling(cohorts, size=30, rate=0.2)
 
 
@@ -98,18 +98,15 @@ def test_a_round_without_clients_is_a_round(tmp_path):
 
 
 def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path, monkeypatch):
-    seen, real = [], trainers.one_by_one
+    seen, real = [], trainers.OneByOne.__call__
 
-    def watched(train):
-        def trainer(received, round, cohort):
-            with sqlite3.connect(tmp_path / "ledger.db") as other:
-                seen.append(other.execute("SELECT COUNT(*) FROM everybody WHERE round = ?", (round,)).fetchone()[0])
-                assert other.execute("SELECT COUNT(*) FROM charges").fetchone()[0] == 0
-            return real(train)(received, round, cohort)
+    def watched(self, received, round, cohort):
+        with sqlite3.connect(tmp_path / "ledger.db") as other:
+            seen.append(other.execute("SELECT COUNT(*) FROM everybody WHERE round = ?", (round,)).fetchone()[0])
+            assert other.execute("SELECT COUNT(*) FROM charges").fetchone()[0] == 0
+        return real(self, received, round, cohort)
 
-        return trainer
-
-    monkeypatch.setattr(trainers, "one_by_one", watched)
+    monkeypatch.setattr(trainers.OneByOne, "__call__", watched)
     tacit.run(central(run={"workers": 1}), out=tmp_path)
     assert seen == [1] * 5
 

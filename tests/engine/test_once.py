@@ -75,7 +75,7 @@ def test_a_mistake_that_shows_in_a_library_names_the_line_of_the_rule(small, tmp
 
 def test_the_loop_trains_one_client_adds_its_message_and_applies_the_rule_after_the_last(small, tmp_path, monkeypatch):
     monkeypatch.setattr(foreign_rules, "NOTES", notes := [])
-    real = trainers.one_by_one
+    real = trainers.OneByOne
 
     def noted(train):
         def task(received, question, round, index):
@@ -84,7 +84,7 @@ def test_the_loop_trains_one_client_adds_its_message_and_applies_the_rule_after_
 
         return real(task)
 
-    monkeypatch.setattr(trainers, "one_by_one", noted)
+    monkeypatch.setattr(trainers, "OneByOne", noted)
     tacit.run(small(**by("noting"), train={"rounds": 1}), out=tmp_path, page=False)
     pairs = [(f"trained client-{i}", f"added client-{i}") for i in range(6)]
     assert notes == [note for pair in pairs for note in pair] + ["applied"]

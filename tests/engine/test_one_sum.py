@@ -9,7 +9,6 @@ from tacit.engine import loop as engine
 from tacit.engine import trainers
 from tacit.engine.assemble import build
 from tacit.engine.ledgers import open_ledger
-from tacit.engine.pool import InProcess
 from tacit.engine.run_folder import Folder, open_folder
 
 SETTINGS = {
@@ -35,14 +34,15 @@ def test_a_server_that_is_killed_when_a_sum_was_told_asks_nobody_for_that_round_
 
     def start(*, resume):
         folder = open_folder(tmp_path / "run", experiment, resume=resume, force=False)
-        train = trainers.alone(parts)
+        train = trainers.task_of(parts)
 
-        def trainer(received, round, cohort):
-            asked.append(round)
-            return train(received, round, cohort)
+        def noted(message, question, round, index):
+            asked.extend([round] * (round not in asked))
+            return train(message, question, round, index)
 
+        trainer = trainers.OneByOne(noted)
         try:
-            return engine.loop(parts, open_ledger(parts, folder), folder, InProcess(trainer), lambda record: None)
+            return engine.loop(parts, open_ledger(parts, folder), folder, trainer, lambda record: None)
         finally:
             folder.close()
 

@@ -12,7 +12,6 @@ from trained import same_model, weights
 import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import trainers
-from tacit.engine.budget import sample
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.run_folder import CHECKPOINT, open_folder
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
@@ -112,8 +111,8 @@ def test_the_epsilon_of_a_long_run_is_rounded_up_to_the_next_mark(small, tmp_pat
     budgets, client = loop_module.BudgetTracker(parts, ledger), parts.population[0]
     for round in range(11):
         ledger.open_round(round, str(round))
-        ledger.admit([client], budgets.cost, hint=budgets.hint)
-        found.append(budgets.after([client], last=False)["epsilon_tightest"])
+        ledger.admit([client], budgets.cost, hint=parts.plan.participations)
+        found.append(budgets.after(round, [client])["epsilon_tightest"])
     folder.close()
     ((step, each),) = price.compose([(budgets.cost(client), 1)])
     marks = {count: price.epsilon(((step, each * count),), delta=1e-5) for count in (9, 18)}
@@ -178,19 +177,15 @@ def test_a_round_repeated_with_new_randomness_is_paid_again(small, tmp_path):
 
 
 def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatch):
-    seen = []
+    seen, real = [], trainers.OneByOne.__call__
 
-    def watched(train):
-        def trainer(received, round, cohort):
-            with sqlite3.connect(tmp_path / "ledger.db") as other:
-                rows = other.execute("SELECT client FROM charges WHERE round = ?", (round,)).fetchall()
-            seen.append(sorted(name for (name,) in rows) == sorted(f"client-{i}" for i in cohort))
-            return simulate_one_by_one(train)(received, round, cohort)
+    def watched(self, received, round, cohort):
+        with sqlite3.connect(tmp_path / "ledger.db") as other:
+            rows = other.execute("SELECT client FROM charges WHERE round = ?", (round,)).fetchall()
+        seen.append(sorted(name for (name,) in rows) == sorted(f"client-{i}" for i in cohort))
+        return real(self, received, round, cohort)
 
-        return trainer
-
-    simulate_one_by_one = trainers.one_by_one
-    monkeypatch.setattr(trainers, "one_by_one", watched)
+    monkeypatch.setattr(trainers.OneByOne, "__call__", watched)
     tacit.run(small(run={"workers": 1}), out=tmp_path)
     assert seen == [True] * 4
 
@@ -370,7 +365,7 @@ def test_cohorts_are_uniform_over_the_clients_that_can_pay(small, tmp_path):
     budgets = loop_module.BudgetTracker(parts, None)
     counts = np.zeros(6)
     for r in range(3000):
-        for client in sample(parts, budgets, r, seeded(1)):
+        for client in budgets.sample(r, seeded(1)):
             counts[client.index] += 1
     assert counts.sum() == 6000
     assert abs(counts - 1000).max() < 5 * np.sqrt(3000 * (1 / 3) * (2 / 3))

@@ -14,6 +14,7 @@ from tacit.deploy.site.deployable import read_experiment
 from tacit.engine import malicious, trainers
 from tacit.engine.assemble import assemble, build
 from tacit.engine.malicious import Among, Malice, adaptive, load, trigger_of, turned
+from tacit.engine.stacked import stacked
 from tacit.errors import BadInput, Refused
 from tacit.lab.audit.mechanism import prepared
 from tacit.random import seeded
@@ -274,9 +275,7 @@ def test_beside_a_stack_malicious_clients_answer_in_their_turn(privacy):
     cohort = list(dict.fromkeys(cohort))
     clients = [parts.population[index] for index in cohort]
     message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), clients, round=0))
-    for one, other in zip(
-        trainers.stacked(parts)(message, 0, cohort), trainers.alone(parts)(message, 0, cohort), strict=True
-    ):
+    for one, other in zip(stacked(parts)(message, 0, cohort), trainers.alone(parts)(message, 0, cohort), strict=True):
         a, b = unpack(one[0]), unpack(other[0])
         assert a.sender == b.sender
         assert float((a.tensors["update"] - b.tensors["update"]).norm()) <= 2e-3 * float(b.tensors["update"].norm())

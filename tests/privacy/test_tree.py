@@ -20,9 +20,9 @@ from torch import nn
 import tacit
 from tacit.engine.assemble import build
 from tacit.engine.loop import loop
-from tacit.engine.pool import InProcess, one_by_one, task
 from tacit.engine.run_folder import open_folder
 from tacit.engine.stacked import Stacked
+from tacit.engine.trainers import OneByOne, task
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, price
 from tacit.privacy.ledger import reader
@@ -219,7 +219,7 @@ def replies(parts, trainer):
 def test_clients_that_are_stacked_send_the_tree_noise_that_single_ones_send():
     parts = run_of()
     work = workspace(parts.model, clip=CLIP, physical_batch=256)
-    slow = one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
+    slow = OneByOne(task(parts.algorithm, work, parts.population, parts.derive))
     fast = Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8)
     for one, other in zip(replies(parts, slow), replies(parts, fast), strict=True):
         update = one.tensors["update"]
@@ -246,8 +246,8 @@ def test_rounds_with_tree_noise_are_paid_from_a_ledger_that_reads_the_event_back
     folder = open_folder(tmp_path / "run", parts.experiment, resume=False, force=False)
     book = Ledger(tmp_path / "ledger.db", population="p", run="r", delta=1e-5, rounds=2)
     work = workspace(parts.model, clip=CLIP, physical_batch=256)
-    trainer = one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
-    state, why = loop(parts, book, folder, InProcess(trainer), lambda record: None)
+    trainer = OneByOne(task(parts.algorithm, work, parts.population, parts.derive))
+    state, why = loop(parts, book, folder, trainer, lambda record: None)
     book.close()
     folder.close()
     assert why == "rounds"

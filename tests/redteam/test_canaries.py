@@ -21,8 +21,7 @@ import tacit
 from tacit.cli.app import app
 from tacit.deploy.site.pay import _release
 from tacit.engine.assemble import build
-from tacit.engine.canaries import with_canaries
-from tacit.engine.canary_plan import KINDS, Canaries, file_of, sizes_of
+from tacit.engine.canaries import COLUMNS, Canaries, file_of, sizes_of, with_canaries
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError
 from tacit.lab.audit import run
@@ -203,7 +202,7 @@ def copy(done, tmp_path):
 def packed(**arrays):
     raw = io.BytesIO()
     whole = {"numbers": np.arange(60), "seen": np.zeros(60), "drawn": np.zeros(60, int)} | arrays
-    plain = {name: array.astype(KINDS[name]) for name, array in whole.items() if array.dtype.kind in "if"}
+    plain = {name: array.astype(COLUMNS[name]) for name, array in whole.items() if array.dtype.kind in "if"}
     np.savez(raw, **(whole | plain))
     return raw.getvalue()
 

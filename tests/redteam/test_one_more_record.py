@@ -1,14 +1,10 @@
 """One more record at one client, or one of another value: what of the others, or of what is decided, must not move with it."""
 
-import itertools
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 import tacit
-from tacit import simulation
 from tacit.data.names import FROM_DATA_NOTE
 from tacit.engine.assemble import build, clients
 from tacit.errors import BadInput
@@ -53,24 +49,6 @@ def test_one_more_record_cannot_exchange_other_sites_rows_through_a_cap():
         clients(with_rows(rows(), data={"examples_per_client": 50}))
     with pytest.raises(ValueError, match=r"examples_per_client is for rows that Tacit deals out"):
         experiment(data={"partition": "natural", "examples_per_client": 50})
-
-
-def test_records_out_of_range_decide_neither_the_trainer_nor_the_factor_that_is_printed():
-    asked = {"privacy": {"kind": "none", "epsilon": None}, "run": {"at_once": "measured"}}
-    factors = []
-    for value in (0.0, 3e38):  # of the second nothing but overflow is learnt, which ends a trial at once
-        parts = replace(build(with_rows(rows(more=20 * EACH, value=value), **asked)), together=SITES)
-        factors.append(simulation.gain(parts, clock=map(float, itertools.count()).__next__))
-    assert factors == [1.0, 1.0]  # whatever is timed takes one second of this clock
-
-
-@pytest.mark.parametrize("kind", ["none", "local", "central"])
-def test_a_trainer_is_chosen_without_a_look_at_one_private_row(kind):
-    asked = {"privacy": {"kind": kind, "epsilon": 9.0}, "run": {"at_once": "measured"}}
-    parts = replace(build(with_rows(rows(), **asked)), together=SITES)
-    known = parts.population
-    told = replace(known, x=known.x.to("meta"), y=known.y.to("meta"))  # shape and type, and nothing to look at
-    assert simulation.gain(replace(parts, population=told)) > 0
 
 
 def test_labels_that_the_rows_themselves_made_public_are_said_to_be_so_in_the_promise():

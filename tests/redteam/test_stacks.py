@@ -8,8 +8,8 @@ from torch import nn
 
 import tacit
 from tacit.engine.assemble import build
-from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
+from tacit.engine.trainers import OneByOne, task
 from tacit.errors import BadInput, TacitError
 from tacit.parts.losses import cross_entropy
 from tacit.training.clipping import clipped_sum_slow, workspace
@@ -98,7 +98,7 @@ def test_a_row_at_which_the_model_raises_is_answered_as_one_by_one(privacy):
     work = workspace(parts.model, clip=parts.plan.training_clip, physical_batch=256)
     raw = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
     known = (parts.algorithm, work, parts.population, parts.derive)
-    single, stacked = one_by_one(task(*known)), Stacked(*known, chunk=4)
+    single, stacked = OneByOne(task(*known)), Stacked(*known, chunk=4)
     for (a, _), (b, _) in zip(single(raw, 0, [0, 1, 2]), stacked(raw, 0, [0, 1, 2]), strict=True):
         first, second = unpack(a), unpack(b)
         assert first.sender == second.sender

@@ -13,8 +13,8 @@ from torch import nn
 
 import tacit
 from tacit.engine.assemble import build
-from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
+from tacit.engine.trainers import OneByOne, task
 from tacit.errors import ModelRefused
 from tacit.parts.losses import cross_entropy
 from tacit.parts.models import build as build_model
@@ -181,7 +181,7 @@ def test_clients_stacked_on_a_gpu_answer_the_same_parameters_as_single_ones():
         parts.population, x=parts.population.x * torch.logspace(-2, 2, 120).view(-1, 1, 1, 1)
     )
     sent = []
-    for make in (lambda *a: one_by_one(task(*a)), partial(Stacked, chunk=2)):
+    for make in (lambda *a: OneByOne(task(*a)), partial(Stacked, chunk=2)):
         work = workspace(copy.deepcopy(parts.model), clip=CLIP, physical_batch=64)
         trainer = make(parts.algorithm, work, population, parts.derive)
         sent.append([unpack(raw).tensors["update"] for raw, _ in trainer(pack(message), 0, [0, 1, 2])])
@@ -245,7 +245,7 @@ def test_denormals_take_no_time_of_their_own_while_a_client_trains():
     algorithm = dataclasses.replace(parts.algorithm, local=local)
     message = algorithm.broadcast(algorithm.init(parts.params), [parts.population[0]], round=0)
     work = workspace(parts.model, clip=None, physical_batch=8)
-    list(one_by_one(task(algorithm, work, parts.population, parts.derive))(pack(message), 0, [0, 1]))
+    list(OneByOne(task(algorithm, work, parts.population, parts.derive))(pack(message), 0, [0, 1]))
     assert seen == [0.0, 0.0]
     assert float(torch.full((), 1e-40) * 1) > 0
 

@@ -8,8 +8,8 @@ from torch import nn
 
 import tacit
 from tacit.engine.assemble import build
-from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
+from tacit.engine.trainers import OneByOne, task
 from tacit.errors import BadInput
 from tacit.parts import models
 from tacit.parts.losses import cross_entropy
@@ -109,7 +109,7 @@ def replies(parts, make):
 
 def test_stacked_clients_see_the_same_views_as_single_ones():
     parts = parts_of()
-    slow = replies(parts, lambda p, work: one_by_one(task(p.algorithm, work, p.population, p.derive)))
+    slow = replies(parts, lambda p, work: OneByOne(task(p.algorithm, work, p.population, p.derive)))
     fast = replies(parts, lambda p, work: Stacked(p.algorithm, work, p.population, p.derive, chunk=8))
     for a, b in zip(slow, fast, strict=True):
         assert torch.allclose(a.tensors["update"], b.tensors["update"], atol=2e-5)

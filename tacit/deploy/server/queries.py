@@ -20,7 +20,7 @@ from tacit.deploy.site.agreement import record_of
 from tacit.deploy.site.requests import MOST_COLUMNS, ranges_of
 from tacit.deploy.site.rows import public_rows
 from tacit.engine.assemble import Parts, assemble
-from tacit.engine.queries import Query, Replies, cost_of, found, keep, kept, paid_for, query_of
+from tacit.engine.queries import Query, Replies, found, keep, kept, paid_for, query_of
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadInput, BudgetExhausted, TacitError, Unanswered
 from tacit.experiment.extras import HELD_OUT, SIDES, read_with
@@ -120,7 +120,7 @@ def _paying(parts: Parts, ledger: Ledger | None, query: Query, attempt: str) -> 
     """Who can pay, by the server's own ledger, which is charged for them."""
     clients = [parts.population[index] for index in range(len(parts.population))]
     if ledger is not None:
-        clients = ledger.answer(query.name, attempt, clients, cost_of(parts), hint=parts.plan.participations)
+        clients = ledger.answer(query.name, attempt, clients, parts.cost, hint=parts.plan.participations)
         if not clients:
             raise BudgetExhausted(f"No site can pay for the query {query.name!r}; nothing was released.")
     return {client.index for client in clients}

@@ -19,9 +19,9 @@ from tacit import store
 from tacit.deploy.server.gather import ANSWER_BYTES, AWAY, Heard, gather
 from tacit.deploy.server.registration import Registration
 from tacit.deploy.site.requests import Terms
-from tacit.engine.pool import Reply, Trainer
 from tacit.engine.run_files import STATUS
 from tacit.engine.run_folder import Folder
+from tacit.engine.trainers import Reply, Trainer
 from tacit.errors import BadInput, BudgetExhausted, TacitError
 from tacit.types import Message
 from tacit.wire import pack, unpack

@@ -25,8 +25,8 @@ from tacit.deploy.site.requests import Roster, terms_of
 from tacit.deploy.site.rows import HeldOut, own_model, read_rows, shape
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, assemble
-from tacit.engine.pool import Trainer
 from tacit.engine.queries import columns_asked, judged_by, ranges_asked
+from tacit.engine.trainers import Trainer
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, RANGES, STATS, shares

@@ -17,8 +17,7 @@ from tacit.crypto import keys
 from tacit.deploy.site import layout
 from tacit.deploy.site.layout import discreet, note
 from tacit.engine.assemble import Parts
-from tacit.engine.canaries import with_canaries
-from tacit.engine.canary_plan import OBSERVED, Canaries, file_of, gathered, packed
+from tacit.engine.canaries import OBSERVED, Canaries, file_of, gathered, packed, with_canaries
 from tacit.errors import BadInput
 from tacit.experiment.extras import refuse_unplain
 from tacit.wire import digest_of

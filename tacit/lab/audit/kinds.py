@@ -18,7 +18,7 @@ from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.crypto.seal import Plain, Seal, Sealed
 from tacit.engine.assemble import Parts
-from tacit.engine.pool import Trainer
+from tacit.engine.trainers import Trainer
 from tacit.lab.audit import evidence
 from tacit.lab.audit.evidence import Check, Exact, Layer, Rate, Spread
 from tacit.lab.audit.probes import Claim, Prepare, Probe, Probes, claim_of

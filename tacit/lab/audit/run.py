@@ -15,8 +15,16 @@ from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.canaries import own_canaries
 from tacit.deploy.site.deployable import read_experiment
 from tacit.deploy.site.layout import read_settings
-from tacit.engine.canaries import everywhere, layers_of, opened
-from tacit.engine.canary_plan import FOLDER, Canaries, most_canaries, read_observations, refuse_more
+from tacit.engine.canaries import (
+    FOLDER,
+    Canaries,
+    everywhere,
+    layers_of,
+    most_canaries,
+    opened,
+    read_observations,
+    refuse_more,
+)
 from tacit.engine.run_files import AUDIT, RunFiles, read
 from tacit.errors import BadData, BadInput
 from tacit.lab.audit import estimate
@@ -222,7 +230,7 @@ def _seen(folder: Path) -> Seen:
     said = run.guarantee or {}
     about = (run.experiment.name, str(said.get("unit", "")))
     against = against_whom(str(said.get("relation", "")), str(said.get("adversary", "")))
-    layers = [] if run.experiment.audit.placement == "record" else layers_of(folder)  # a record is in every layer
+    layers = layers_of(folder)
     return Seen(folder, *about, canaries, names, paid, observed, str(run.ledger.resolve()), shared, against, layers)
 
 

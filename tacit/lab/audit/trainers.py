@@ -21,7 +21,8 @@ from tacit.deploy.site.requests import Roster, terms_of
 from tacit.deploy.site.site import Site
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts
-from tacit.engine.pool import Reply, Trainer, fork_can_train
+from tacit.engine.stacked import stacked as stack_of
+from tacit.engine.trainers import Reply, Trainer, fork_can_train
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.audit.probes import Prepare
@@ -58,7 +59,7 @@ def side_by_side(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
 def stacked(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
     """The whole cohort at once."""
     try:
-        yield trainers.stacked(replace(prepare(parts), together=len(parts.population)))
+        yield stack_of(replace(prepare(parts), together=len(parts.population)))
     except Unsupported as error:
         raise BadInput(f"this experiment cannot be stacked: {error}") from None
 

@@ -11,12 +11,11 @@ from torch import nn
 import tacit
 from tacit.engine import trainers as make
 from tacit.engine.assemble import build
-from tacit.engine.pool import one_by_one, task
-from tacit.engine.stacked import Stacked
-from tacit.engine.trainers import Split
+from tacit.engine.stacked import Split, Stacked, stacked
+from tacit.engine.trainers import OneByOne, task
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.plan import kind_of
-from tacit.training import stacked
+from tacit.training import stacked as kernels
 from tacit.training.clipping import workspace
 from tacit.training.independence import Unsupported
 from tacit.wire import pack, size_of, unpack
@@ -43,7 +42,7 @@ def replies(parts, make, work=None):
 
 
 def slow(parts, work):
-    return one_by_one(task(parts.algorithm, work, parts.population, parts.derive))
+    return OneByOne(task(parts.algorithm, work, parts.population, parts.derive))
 
 
 def fast(parts, work):
@@ -77,7 +76,7 @@ def test_a_cohort_in_chunks_sends_what_the_whole_sends(chunk):
 def test_memory_of_a_model_that_is_no_graph_is_bounded_by_parts_of_the_batch(monkeypatch):
     parts = parts_of("stacks:untraced")
     whole, single = replies(parts, fast), replies(parts, slow)
-    monkeypatch.setattr(stacked, "MOST_FLOATS", 5 * parts.params.numel() * 4)
+    monkeypatch.setattr(kernels, "MOST_FLOATS", 5 * parts.params.numel() * 4)
     for (a, _), (b, _), (c, _) in zip(whole, replies(parts, fast), single, strict=True):
         assert torch.allclose(a.tensors["update"], b.tensors["update"], atol=1e-6)
         assert torch.allclose(a.tensors["update"], c.tensors["update"], atol=2e-5)
@@ -191,7 +190,7 @@ def test_two_workers_on_one_gpu_give_what_one_gives_also_while_steps_are_recorde
         parts.algorithm.init(parts.params), [parts.population[k] for k in range(12)], round=0
     )
     known = (parts.algorithm, make.workspace_of(parts), parts.population, parts.derive)
-    one, two = Stacked(*known, chunk=12), make.stacked(parts)
+    one, two = Stacked(*known, chunk=12), stacked(parts)
     for _ in range(4):  # as it is, recorded, played
         answers = [
             [unpack(raw).tensors["update"] for raw, _ in some(pack(message), 0, range(12))] for some in (one, two)

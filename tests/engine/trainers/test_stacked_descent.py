@@ -8,8 +8,8 @@ import torch
 
 import tacit
 from tacit.engine.assemble import build
-from tacit.engine.pool import one_by_one, task
 from tacit.engine.stacked import Stacked
+from tacit.engine.trainers import OneByOne, task
 from tacit.random import seeded
 from tacit.training.clipping import workspace
 from tacit.wire import pack, unpack
@@ -39,7 +39,7 @@ def test_stacked_clients_descend_as_single_ones_do(more):
         state = dataclasses.replace(state, control=controls)
     cohort = [4, 0, 2, 3]
     raw = pack(parts.algorithm.broadcast(state, [parts.population[index] for index in cohort], round=2))
-    slow = one_by_one(task(parts.algorithm, work, parts.population, parts.derive))(raw, 2, cohort)
+    slow = OneByOne(task(parts.algorithm, work, parts.population, parts.derive))(raw, 2, cohort)
     fast = Stacked(parts.algorithm, work, parts.population, parts.derive, chunk=8)(raw, 2, cohort)
     for (a, _), (b, _) in zip(slow, fast, strict=True):
         a, b = unpack(a), unpack(b)
