@@ -67,7 +67,7 @@ def experiment(place: Path, *, cohort: int, rounds: int, privacy: dict[str, Any]
         train={
             "rounds": rounds,
             "clients_per_round": cohort,
-            "local_epochs": 1,
+            "local_steps": {"epochs": 1},
             "batch_size": 20,
             "learning_rate": 0.1,
         },

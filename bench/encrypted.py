@@ -45,10 +45,10 @@ def without_proofs() -> None:
 
 def contenders(keys: list[str]) -> dict[str, dict[str, str]]:
     """What is set for the run in clear, and for the run under each key."""
-    found = {CLEAR: {"protect.kind": "none", "protect.key_bits": ""}}
+    found = {CLEAR: {"protect.kind": "none", "protect.key": ""}}
     for key in keys:
         bits, shape = key.split()
-        found[key] = {"protect.key_bits": bits, "protect.key_shape": shape}
+        found[key] = {"protect.key": f'{{bits = {bits}, shape = "{shape}"}}'}
     return found
 
 
@@ -104,7 +104,7 @@ def with_and_without_proofs(keys: list[str], rounds: int, repeats: int) -> dict[
         for key in keys:
             bits, shape = key.split()
             secret, _ = save(Path(folder) / key, generate(bits=int(bits), shape=shape))  # type: ignore[arg-type]
-            settings = {"protect.key_bits": "", "protect.key": str(secret)}
+            settings = {"protect.key": str(secret)}
             pairs |= {key: settings, key + UNPROVED: settings | {UNPROVED: "1"}}
         found = {name: min(one["processor"] for one in runs) for name, runs in in_turns(pairs, rounds, repeats).items()}
     proved = {name: (spent, found[name + UNPROVED]) for name, spent in found.items() if UNPROVED not in name}

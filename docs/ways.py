@@ -29,7 +29,7 @@ SMALL = {
 }
 LOCAL = tacit.Experiment(**SMALL, privacy={"kind": "local", "epsilon": (1.0, 2.0, 8.0)}, aggregate={"rule": "pfa"})
 CENTRAL = tacit.Experiment(**SMALL, privacy={"kind": "central", "epsilon": 8.0})
-SEALED = {"privacy": {"kind": "distributed", "epsilon": 8.0}, "protect": {"kind": "paillier", "key_bits": 2048}}
+SEALED = {"privacy": {"kind": "distributed", "epsilon": 8.0}, "protect": {"kind": "paillier", "key": {"bits": 2048}}}
 ENCRYPTED = tacit.Experiment(**SMALL, **SEALED)
 BEFORE = {"local": (29, 86), "central": (23, 66), "encrypted": (40, 119), "deployed": (42, 116)}  # a5b244f, same script
 

@@ -33,7 +33,7 @@ def accuracy(setting: tuple[float, float, int, int], *, out: str, rounds: int, m
             'privacy.kind="local"',
             f"train.learning_rate={rate}",
             f"privacy.clip={clip}",
-            f"train.local_epochs={epochs}",
+            f"train.local_steps={{epochs = {epochs}}}",
             f"train.rounds={rounds}",
             f"run.seed={seed}",
             f'run.device="{device}"',

@@ -146,10 +146,12 @@ def sentence(error: ValidationError, model: type[BaseModel], values: Mapping[str
     Expected rounds to be a whole number, got 'many'.
     """
     problems = error.errors(include_url=False)
-    problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
+    places = [_declared(model, each["loc"]) for each in problems]
+    # an unknown key before all others, and of a value's alternatives the one that it comes nearest to
+    order = [(each["type"] != "extra_forbidden", -len(keys)) for each, (keys, *_) in zip(problems, places, strict=True)]
+    problem, (keys, field, _, above) = min(zip(order, problems, places, strict=True), key=lambda each: each[0])[1:]
     if problem["type"] == "value_error":
         return problem["msg"].removeprefix("Value error, ")
-    keys, field, _, above = _declared(model, problem["loc"])
     if problem["type"] == "extra_forbidden":
         return _foreign_key(keys, above)
     name = ".".join(keys)
@@ -163,9 +165,8 @@ def sentence(error: ValidationError, model: type[BaseModel], values: Mapping[str
         return f"{name} cannot be {shown(value)}: {reason[:1].lower()}{reason[1:]}."
     if problem["type"].startswith("union_tag") and field is not None:
         return _no_kind(name, value, kinds_of(field))
-    declared = [_declared(model, each["loc"]) for each in problems]
-    places = [rest for path, _, rest, _ in declared if path == keys]
-    return wrong(name, hint_of(field) if field else Any, value, places)
+    inside = [rest for path, _, rest, _ in places if path == keys]
+    return wrong(name, hint_of(field) if field else Any, value, inside)
 
 
 def _foreign_key(keys: Sequence[str], above: "Table") -> str:
@@ -219,12 +220,19 @@ def kinds_of(field: FieldInfo | None) -> dict[str, type[BaseModel]]:
     return found if len(found) != 1 else {"": next(iter(found.values()))}
 
 
+def _stands_beside(field: FieldInfo | None) -> bool:
+    bare = [get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(field.annotation if field else None)]
+    tables = [isinstance(part, type) and issubclass(part, BaseModel) for part in bare]
+    return any(tables) and not all(tables)
+
+
 @dataclass
 class Table:
     """Where a place of a file has come to: the kinds of the table there, and which of them it is."""
 
     kinds: dict[str, type[BaseModel]]
     tag: str = ""
+    alternative: bool = False  # to a number or a text: the next part of a place says which of them it is
 
 
 def _declared(
@@ -233,6 +241,11 @@ def _declared(
     keys: list[str] = []
     field, inside, above = None, Table({"": model}), Table({})
     for at, part in enumerate(place):
+        if inside.alternative:
+            inside.alternative = False
+            if any(each.__name__ in str(part) for each in inside.kinds.values()):
+                continue
+            return keys, field, place[at:], above
         if len(inside.kinds) > 1 and not inside.tag:
             inside.tag = str(part)
             continue
@@ -241,7 +254,7 @@ def _declared(
             return keys, field, place[at:], above
         keys.append(part)
         field, above = table.model_fields.get(part), inside
-        inside = Table(kinds_of(field))
+        inside = Table(kinds_of(field), alternative=_stands_beside(field))
     return keys, field, (), above
 
 

@@ -212,7 +212,7 @@ def run(
     hear: Hear | None = None,
     trial_id: str = "",
 ) -> History:
-    """Runs an experiment and returns its history; the files are in `out` (or `run.out`, or a new folder under runs/).
+    """Runs an experiment and returns its history; the files are in `out` (or a new folder under runs/).
     `data`, `model` (a torch module, whose weights are the start, or a function that makes one) and `rule` take the place of what
     the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
     record of every round. `page = False` leaves out report.html; `tacit report` makes it later. `hear` is for attacks
@@ -221,7 +221,7 @@ def run(
     Guarantee: the ledger is charged on disk before anything that a client trained is read; on a CPU, before it trains. With
     seeded randomness a resumed run equals an uninterrupted one, bit for bit on CPU. Raises TacitError in one sentence for
     whatever cannot be done; nothing is lost then."""
-    path = Path(out or experiment.run.out or new_folder(experiment.name))
+    path = Path(out or new_folder(experiment.name))
     refuse_taken(path, resume=resume, force=force)
     experiment = with_passed(experiment, data=data, model=model, rule=rule)
     if resume:

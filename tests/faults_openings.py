@@ -5,7 +5,7 @@ import sqlite3
 ENCRYPTED = {
     "train": {"local_steps": 20},
     "privacy": {"kind": "distributed", "epsilon": 50.0, "noise_multiplier": None, "fewest_reports": 2, "colluding": 0},
-    "protect": {"kind": "paillier", "key_bits": 2048},
+    "protect": {"kind": "paillier", "key": {"bits": 2048}},
 }
 
 

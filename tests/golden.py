@@ -102,7 +102,7 @@ RUNS = {  # name: (how it is started, what differs from SMALL)
         "run",
         {**SUMS, "privacy": SUMS["privacy"] | {"epsilon": [2.0, 2.0, 9.0, 9.0], "groups": 2}},
     ),
-    "encrypted": ("run", {**SUMS, "protect": {"kind": "paillier", "key_bits": 2048, "key_shape": "short-exponent"}}),
+    "encrypted": ("run", {**SUMS, "protect": {"kind": "paillier", "key": {"bits": 2048, "shape": "short-exponent"}}}),
     "deployed, local": ("deploy", SITES),
     "deployed, central": ("deploy", {**SITES, "privacy": CENTRAL, "train": WHOLE}),
     "deployed, distributed": ("deploy", {**SITES, **SUMS}),

@@ -55,7 +55,6 @@ def test_the_page_of_keys_says_what_is_refused_in_the_words_of_the_refusal():
     keys = made("keys")
     refused = keys.refusals()
     for values, words in (
-        ({"train": {"shift": 3}}, "train.shift is how far"),
         ({"train": {"batch_size": 3, "sampling_rate": 0.1}}, "train.batch_size and train.sampling_rate say"),
         ({"personal": {"kind": "shrinkage"}}, "Own models are judged on rows"),
     ):

@@ -108,10 +108,9 @@ def test_every_kind_takes_every_optimizer_and_resumes_bit_for_bit(tmp_path, priv
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ({"server_momentum": 0.9}, "server_optimizer = momentum or adam"),
-        ({"server_optimizer": "momentum", "server_momentum": 1.0}, r"of at least 0 and below 1"),
-        ({"server_optimizer": "momentum", "server_adaptivity": 1.0}, "tau of server_optimizer = adam"),
-        ({"server_optimizer": "adam", "server_adaptivity": 0.0}, "server_adaptivity to be a number above 0"),
+        ({"server_optimizer": {"kind": "momentum", "momentum": 1.0}}, r"of at least 0 and below 1"),
+        ({"server_optimizer": {"kind": "momentum", "adaptivity": 1.0}}, "Unknown key 'train.server_optimizer.adaptivity'"),
+        ({"server_optimizer": {"kind": "adam", "adaptivity": 0.0}}, "adaptivity to be a number above 0"),
         ({"server_optimizer": "adagrad"}, "'sgd', 'momentum' or 'adam'"),
     ],
 )

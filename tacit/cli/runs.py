@@ -52,7 +52,7 @@ def run_command(
     from tacit.report.progress import Display
     from tacit.simulation import new_folder
 
-    folder, screen = out or Path(chosen.run.out or new_folder(chosen.name)), console()
+    folder, screen = out or Path(new_folder(chosen.name)), console()
     begun = (folder / "experiment.toml").exists
     with stoppable(begun, lambda: f"go on with `tacit run --resume --out {folder}`"), Display(screen) as display:
         history = tacit.run(

@@ -100,7 +100,7 @@ def clients(
     shares = share_out(dataset, experiment.data, rng=seeded(seeds.data)("partition").generator())
     names = client_names(dataset, experiment.data)
     spec = privacy.epsilon if privacy.epsilon is not None else float("inf")
-    epsilons = budgets(spec, clients=len(shares), rng=seeded(seeds.epsilon)("budgets").generator(), names=names)
+    epsilons = budgets(spec, clients=len(shares), rng=seeded(seeds.data)("budgets").generator(), names=names)
     if privacy.level != "own":
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}

@@ -42,11 +42,11 @@ from tacit.wire import digest_of
 
 FORMAT = "tacit release 1"
 WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
-    "run": {"out", "workers", "writers", "evaluate_every"},
+    "run": {"workers", "writers", "evaluate_every"},
     "data": {"path", "test_path"},
     "model": {"path"},  # what lies there is in the model: what trains in the state, the rest in `initial_model_digest`
     "privacy": {"ledger"},
-    "protect": {"kind", "key_bits", "key_shape", "key", "threshold"},
+    "protect": {"kind", "key", "threshold"},
 }
 AFTER = {"personal": True}  # what clients do at home with the last release; `during` rounds it is in releases
 # The rooms that a release is a function of, closed under imports. Whatever only starts runs, reads or prints is not here.

@@ -103,8 +103,7 @@ class MetricSection(Section):
 class SeedSection(Section):
     """`[seed]`: kinds of chance that have a seed of their own; `run.seed` stands for those that are not said."""
 
-    data: Whole | None = None  # of who gets which rows, and which are test rows, held out or kept
-    epsilon: Whole | None = None  # of who draws which epsilon
+    data: Whole | None = None  # of who gets which rows and draws which epsilon, and which rows are for tests, held out or kept
     model: Whole | None = None  # of the initial weights
     noise: Whole | None = None  # of noise, cohorts and batches, where they are seeded
 
@@ -118,10 +117,9 @@ class Seeds(NamedTuple):
 
     >>> from tacit.experiment import Experiment
     >>> Experiment(seed={"data": 7}, run={"seed": 3}).seeds
-    Seeds(data=7, epsilon=3, model=3, noise=3)
+    Seeds(data=7, model=3, noise=3)
     """
 
     data: int
-    epsilon: int
     model: int
     noise: int

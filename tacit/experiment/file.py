@@ -201,7 +201,7 @@ def refuse_impossible(experiment: Experiment) -> None:
 
 def _refuse_beside_sums_of_records(experiment: Experiment) -> None:
     train = experiment.train
-    if (train.local_steps or 1) != 1 or train.local_epochs:
+    if train.local_steps not in (None, 1):
         raise BadInput(
             "Noise that is added once hides one step's gradients, and a client's second step would have none of its own: set"
             " train.local_steps = 1."

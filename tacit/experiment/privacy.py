@@ -285,15 +285,24 @@ PrivacySection.elsewhere = frozenset(
 )
 
 
+class NewKey(Section):
+    """The size and shape of a key that is made."""
+
+    bits: Literal[2048, 3072, 4096] = 3072
+    shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None  # nothing: ordinary, or safe-prime if split
+
+    @classmethod
+    def table(cls) -> str:
+        return "protect.key"
+
+
 class ProtectSection(Section):
     """`[protect]`: how reports are encrypted on their way; unless it is said, they are not."""
 
     kind: Literal["none", "paillier", "masks"] = "none"  # how the server adds what it cannot read
 
     if TYPE_CHECKING:
-        key_bits: Literal[2048, 3072, 4096] | None = None
-        key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None
-        key: str | None = None
+        key: "str | NewKey | None" = None
         threshold: int | None = None
 
     @property
@@ -302,9 +311,15 @@ class ProtectSection(Section):
         return (self.threshold or 1) > 1
 
     @property
-    def shape(self) -> Literal["ordinary", "short-exponent", "safe-prime"]:
-        """The shape of a key that is made."""
-        return self.key_shape or ("safe-prime" if self.split else "ordinary")
+    def key_file(self) -> str | None:
+        """The file of a key that is there already."""
+        return self.key if isinstance(self.key, str) else None
+
+    @property
+    def new_key(self) -> NewKey:
+        """The key that is made where no file has one, its shape included."""
+        made = self.key if isinstance(self.key, NewKey) else NewKey()
+        return NewKey(bits=made.bits, shape=made.shape or ("safe-prime" if self.split else "ordinary"))
 
 
 class Unprotected(ProtectSection):
@@ -320,17 +335,13 @@ class Paillier(ProtectSection):
     """
 
     kind: Literal["paillier"] = "paillier"
-    key_bits: Literal[2048, 3072, 4096] | None = None  # of a new key (3072)
-    key_shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None  # of a new key (ordinary)
-    key: str | None = None  # the file of a key that is there already
+    key: str | NewKey | None = None  # the file of a key that is there already, or {bits = 3072, shape = "ordinary"} of a new one
     threshold: Count | None = None  # how many holders must open a sum together
 
     def possible(self) -> None:
-        if self.key is not None and (self.key_bits or self.key_shape):
-            raise BadInput("protect.key names a key that has its own bits and shape: leave out key_bits and key_shape.")
-        if self.split and self.key_shape not in (None, "safe-prime"):
+        if self.split and self.new_key.shape != "safe-prime":
             raise BadInput(
-                f"Only safe-prime keys can be split, and protect.key_shape is {self.key_shape}: leave it out, or set"
+                f"Only safe-prime keys can be split, and protect.key.shape is {self.new_key.shape}: leave it out, or set"
                 " protect.threshold = 1 for one key that all clients have."
             )
 

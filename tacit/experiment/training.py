@@ -9,6 +9,7 @@ from tacit.experiment.schema import Count, NotNegative, OpenSection, Positive, S
 
 SMALLEST_RATE = 1e-12  # what noise is still weighed by
 LARGEST_RATE = 3.4e38  # what float32 can hold
+DEFAULT_STEPS = 10
 STEP_FACTOR = 0.1  # as torch.optim.lr_scheduler.StepLR has it
 LearningRate = Annotated[float, Field(gt=0, le=LARGEST_RATE)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -47,6 +48,34 @@ class Steps(Schedule):
         return learning_rate * self.factor ** ((rounds - 1) // self.rounds)
 
 
+class Momentum(Section):
+    """The server's steps with momentum."""
+
+    kind: Literal["momentum"] = "momentum"
+    momentum: Decay | None = None  # how much of the last step is kept (0.9)
+
+    @classmethod
+    def table(cls) -> str:
+        return "train.server_optimizer"
+
+
+class Adam(Momentum):
+    """The server's steps by Adam."""
+
+    kind: Literal["adam"] = "adam"  # pyright: ignore[reportIncompatibleVariableOverride]
+    adaptivity: Positive | None = None  # tau, added to the root of the second moment (0.001)
+
+
+class Epochs(Section):
+    """Local training measured in passes over a client's rows."""
+
+    epochs: Count
+
+    @classmethod
+    def table(cls) -> str:
+        return "train.local_steps"
+
+
 # What changes nothing is as if it had not been said, so that noise is keyed alike.
 
 
@@ -63,15 +92,14 @@ class TrainSection(Section):
 
     Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
     running mean of the models of the last rounds, out of which single rounds' noise averages. `views` = 4 averages, before
-    clipping, a record's gradient over itself and 3 copies moved by up to `shift` pixels (2 of 28); the price is the same.
+    clipping, a record's gradient over itself and 3 copies moved by up to 2 of 28 pixels; the price is the same.
     `momentum` and `weight_decay` are torch.optim.SGD's, `proximal` is FedProx's mu; `control` corrects each client's drift.
     """
 
     rounds: Count = 30  # how many rounds there are at most
     clients_per_round: Count | None = None  # the cohort; nothing: everybody
     min_clients: Count = 1  # with fewer who can pay, a run ends
-    local_steps: Count | None = None  # steps of a client in a round (10)
-    local_epochs: Count | None = None  # the same as passes over its rows
+    local_steps: Count | Epochs | None = None  # steps of a client in a round (10), or {epochs = 2}: passes over its rows
     batch_size: Count | None = None  # rows of a step (32 expected)
     sampling_rate: Share | None = None  # the same as a share of the client's rows: each row is drawn with this chance
     learning_rate: LearningRate = 0.5  # of a client's step
@@ -83,13 +111,12 @@ class TrainSection(Section):
     ) = None  # constant, cosine, or a table whose `kind` is cosine (`final`) or step (`rounds`, `factor`)
     control: Literal["scaffold"] | None = None  # scaffold: clients correct their drift by control variates
     server_learning_rate: LearningRate = 1.0  # of the server's step
-    server_optimizer: Literal["sgd", "momentum", "adam"] = "sgd"  # what the server does with the combined update
-    server_momentum: Decay | None = None  # of momentum and adam
-    server_adaptivity: Positive | None = None  # of adam: what is added to the root of the second moment
+    server_optimizer: (
+        Literal["sgd", "momentum", "adam"] | Annotated[Momentum | Adam, Field(discriminator="kind")]
+    ) = "sgd"  # what the server does with the combined update; momentum and adam also as tables with a `kind`
     averaging: Decay = 0.0  # how much of the running mean of models is kept in each round; 0: the last model
     physical_batch: Count = 256  # rows in memory at once; changes no result
     views: Annotated[int, Field(ge=2)] | None = None  # images of a record whose gradients are averaged before clipping
-    shift: Count | None = None  # by how many pixels copies are moved at most
 
     @field_validator("momentum", "weight_decay", "proximal", "control", mode="before")
     @classmethod
@@ -97,14 +124,7 @@ class TrainSection(Section):
         return _nothing(value)
 
     def possible(self) -> None:
-        self.refuse_both("train", "local_steps", "local_epochs")
         self.refuse_both("train", "batch_size", "sampling_rate")
-        if self.shift is not None and self.views is None:
-            raise BadInput("train.shift is how far train.views moves an image: set that too, or leave it out.")
-        if self.server_momentum is not None and self.server_optimizer == "sgd":
-            raise BadInput("train.server_momentum is for server_optimizer = momentum or adam: leave it out.")
-        if self.server_adaptivity is not None and self.server_optimizer != "adam":
-            raise BadInput("train.server_adaptivity is the tau of server_optimizer = adam: leave it out.")
         pulls = {"weight_decay": self.weight_decay, "proximal": self.proximal}
         refuse_overshooting(self.learning_rate, self.momentum, pulls)
         if self.schedule and self.schedule.smallest(self.learning_rate, self.rounds) < SMALLEST_RATE:
@@ -120,8 +140,19 @@ class TrainSection(Section):
 
     @property
     def steps(self) -> int:
-        """Local steps of a round where no epochs are given."""
-        return self.local_steps or 10
+        """Local steps of a round; where epochs are given, the fewest that it can have."""
+        return self.local_epochs or (self.local_steps if isinstance(self.local_steps, int) else DEFAULT_STEPS)
+
+    @property
+    def local_epochs(self) -> int | None:
+        """A round's passes over a client's rows, where they are given instead of steps."""
+        return self.local_steps.epochs if isinstance(self.local_steps, Epochs) else None
+
+    @property
+    def optimizer(self) -> tuple[str, dict[str, float]]:
+        """The server's optimizer by name, with the options that were set."""
+        said = self.server_optimizer
+        return (said, {}) if isinstance(said, str) else (said.kind, said.model_dump(exclude={"kind"}, exclude_none=True))
 
 
 def refuse_overshooting(learning_rate: float, momentum: float | None, pulls: dict[str, float | None]) -> None:
@@ -174,7 +205,6 @@ class RunSection(Section):
 
     seed: Whole = 0  # of all chance that has no seed of its own in [seed]
     device: str = "cpu"  # cpu, cuda, or several as "cuda:0,cuda:1"
-    out: str | None = None  # the folder for the files
     workers: Whole = 0  # processes that train side by side; 0: all cores
     randomness: Literal["seeded", "os"] = "seeded"  # os: the operating system's, as a release needs
     writers: tuple[str, ...] | None = None  # other tools that get every round

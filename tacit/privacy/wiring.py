@@ -104,10 +104,9 @@ class Wiring:
     def optimizer(self) -> ServerOptimizer:
         """What the server does with a combined update. It sees nothing but what was released, so that it costs nothing."""
         train = self.experiment.train
-        settings = {"momentum": train.server_momentum, "adaptivity": train.server_adaptivity}
-        options = {key: value for key, value in settings.items() if value is not None}
+        name, options = train.optimizer
         kinds: Mapping[str, Callable[..., ServerOptimizer]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
-        return kinds[train.server_optimizer](train.server_learning_rate, **options)
+        return kinds[name](train.server_learning_rate, **options)
 
     def takes_part(self, share: float) -> float:
         """In how many rounds a client is expected to take part, of those that are in the result, by its share of all rounds."""
@@ -179,13 +178,12 @@ class Wiring:
 
     @cached_property
     def views(self) -> Shifts | None:
-        """How records are moved for `train.views`; None where they are not. A step of a 28-pixel image is up to 2 pixels,
-        unless said. Raises: BadInput for what are no images, or smaller than such a step."""
+        """How records are moved for `train.views`; None where they are not. A step of a 28-pixel image is up to 2 pixels. Raises: BadInput for what are no images, or smaller than such a step."""
         train = self.experiment.train
         if train.views is None:
             return None
         shape = tuple(self.population.x.shape[1:])
-        reach = train.shift or max(1, round(min(shape[1:], default=0) / PIXELS_A_STEP))
+        reach = max(1, round(min(shape[1:], default=0) / PIXELS_A_STEP))
         if len(shape) != IMAGE_DIMENSIONS or min(shape[1:]) <= reach:
             raise BadInput(
                 f"train.views moves images by up to {reach} pixels, and these examples have the shape {shape}: leave it out."

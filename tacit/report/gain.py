@@ -96,7 +96,7 @@ def unread(experiment: Experiment, *, rows: int, columns: int | None) -> tuple[D
 
 def sites_of(experiment: Experiment, names: tuple[str, ...], sizes: np.ndarray, looks: Dataset) -> Population:
     """Clients by name and size, without rows: one stands for all of them, so that no memory is taken."""
-    privacy, rng = experiment.privacy, seeded(experiment.seeds.epsilon)("budgets").generator()
+    privacy, rng = experiment.privacy, seeded(experiment.seeds.data)("budgets").generator()
     said = float("inf") if privacy.epsilon is None else privacy.epsilon
     epsilons = budgets(said, clients=len(names), rng=rng, names=names)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

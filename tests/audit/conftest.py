@@ -24,7 +24,7 @@ KINDS = {
     },
     "distributed": {
         "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12},
-        "protect": {"kind": "paillier", "key_bits": 2048},
+        "protect": {"kind": "paillier", "key": {"bits": 2048}},
     },
 }
 

@@ -116,7 +116,6 @@ def test_labels_and_folders_stay_apart_where_values_look_alike():
         ({"privacy.epsilon": []}, "at least one value"),
         ({"run.seed": [1, 2]}, "--seeds"),
         ({"run.workers": [1, 2]}, "--jobs"),
-        ({"run.out": ["a"]}, "--out"),
         ({"privacy.ledger": ["a.db"]}, "set it once"),
         ({"aggregate.rule": ["men"], "aggregate.rank": [1]}, "Did you mean 'mean'"),
     ],

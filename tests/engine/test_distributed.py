@@ -19,7 +19,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.plan import kind_of
 from tacit.report import plan as planned
 
-PAILLIER = {"kind": "paillier", "key_bits": 2048}
+PAILLIER = {"kind": "paillier", "key": {"bits": 2048}}
 
 
 @pytest.fixture
@@ -358,11 +358,11 @@ def test_noise_from_the_operating_system_gives_another_model_every_time(summed, 
         ({"privacy": {"groups": 3}}, "groups"),
         ({"privacy": {"groups": 1}, "aggregate": {"rule": "public-only"}}, "compares two groups"),
         ({"privacy": {"groups": 2}, "train": {"clients_per_round": 4}}, "fewest_reports"),
-        ({"protect": {"kind": "paillier", "key_bits": 1024}}, "key_bits"),
-        ({"protect": {"key_bits": 2048}}, "paillier"),
+        ({"protect": {"kind": "paillier", "key": {"bits": 1024}}}, r"protect\.key\.bits"),
+        ({"protect": {"key": {"bits": 2048}}}, "paillier"),
         ({"protect": {"threshold": 2}}, "paillier"),
         ({"protect": PAILLIER | {"threshold": 0}}, "threshold to be a whole number of at least 1"),
-        ({"protect": PAILLIER | {"threshold": 4, "key_shape": "short-exponent"}}, "Only safe-prime keys can be split"),
+        ({"protect": PAILLIER | {"threshold": 4, "key": {"shape": "short-exponent"}}}, "Only safe-prime keys can be split"),
         ({"protect": PAILLIER | {"threshold": 3}}, "threshold of 4 to 6 for 6 clients, got 3"),
         ({"protect": PAILLIER | {"threshold": 7}}, "threshold of 4 to 6 for 6 clients, got 7"),
         (

@@ -232,7 +232,7 @@ def test_loose_clients_are_drawn_more_often_up_to_the_cap():
     ("change", "why"),
     [
         ({"train": {"local_steps": 5}}, "set train.local_steps = 1"),
-        ({"train": {"local_steps": None, "local_epochs": 1}}, "set train.local_steps = 1"),
+        ({"train": {"local_steps": {"epochs": 1}}}, "set train.local_steps = 1"),
         ({"train": {"sampling_rate": 0.5}}, "at the rate that its epsilon pays for"),
         ({"train": {"batch_size": 8}}, "at the rate that its epsilon pays for"),
         ({"train": {"clients_per_round": 2}}, "all clients are in every round"),
@@ -294,7 +294,7 @@ def test_sums_in_clear_under_masks_and_under_paillier_are_the_same_bits_at_one_p
         if how == "paillier":
             made = experiment(
                 privacy={"kind": "distributed", "rate_cap": 3.0},
-                protect={"kind": how, "key_bits": 2048},
+                protect={"kind": how, "key": {"bits": 2048}},
                 train={"rounds": 2},
             )
         history = tacit.run(made, out=tmp_path / how)

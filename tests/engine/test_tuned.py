@@ -17,7 +17,7 @@ from tacit.errors import BadInput
 
 HEAD = 16 * 10 + 10
 LOCAL = {"kind": "local", "epsilon": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
-PAILLIER = {"kind": "paillier", "key_bits": 2048}
+PAILLIER = {"kind": "paillier", "key": {"bits": 2048}}
 KINDS = {
     "none": {"privacy": {"kind": "none", "epsilon": None}},
     "record": {"privacy": LOCAL},

@@ -21,7 +21,7 @@ BESIDE = {  # what keys of one kind need
 }
 
 
-NESTED = ("train.schedule", "privacy.query_shares", "privacy.adaptive_clip")  # tables with keys of their own
+NESTED = ("train.schedule", "train.local_steps", "train.server_optimizer", "privacy.query_shares", "privacy.adaptive_clip", "protect.key")  # tables with keys of their own
 TABLES, KEYS = list(sections()), keys()
 
 

@@ -33,8 +33,8 @@ from tacit.types import Message
 from tacit.wire import pack, unpack
 
 PRIVACY = {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12, "fewest_reports": 2}
-PROTECT = {"kind": "paillier", "key_bits": 2048}
-SHORT = PROTECT | {"key_shape": "short-exponent"}
+PROTECT = {"kind": "paillier", "key": {"bits": 2048}}
+SHORT = PROTECT | {"key": {"bits": 2048, "shape": "short-exponent"}}
 
 
 @cache
@@ -45,7 +45,7 @@ def one_key(shape):
 
 @pytest.fixture
 def federation(tmp_path, monkeypatch):
-    monkeypatch.setattr(key_files, "new_key", lambda experiment: one_key(experiment.protect.shape))
+    monkeypatch.setattr(key_files, "new_key", lambda experiment: one_key(experiment.protect.new_key.shape))
 
     def make(*, rounds=1, protect=PROTECT):
         values = SMALL | {"data": THREE["data"], "privacy": PRIVACY, "protect": protect}

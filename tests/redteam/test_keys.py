@@ -198,7 +198,7 @@ def test_shares_and_short_primes_of_any_size_or_kind_are_refused_without_being_t
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory):
-    values = SMALL | {"data": THREE["data"], "protect": {"kind": "paillier", "key_bits": 2048}}
+    values = SMALL | {"data": THREE["data"], "protect": {"kind": "paillier", "key": {"bits": 2048}}}
     values["privacy"] = {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "fewest_reports": 2}
     return Federation(tmp_path_factory.mktemp("federation"), tacit.Experiment(**values))
 

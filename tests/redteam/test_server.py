@@ -451,7 +451,7 @@ def test_an_option_of_any_shape_is_refused_like_any_other(server, section, value
         ({"data": {"name": "mnist"}}, "reads rows in a way|cannot take part"),
         ({"privacy": {"epsilon": {"file": "/etc/passwd"}}}, "opens no file"),
         ({"train": {"local_steps": 10**9}}, "asks for 1000000000 local steps"),
-        ({"train": {"local_steps": None, "local_epochs": 10**9}}, "asks for 1000000000 local epochs"),
+        ({"train": {"local_steps": {"epochs": 10**9}}}, "asks for 1000000000 local epochs"),
         ({"train": {"sampling_rate": None, "batch_size": 10**9}}, "examples in a batch"),
         ({"train": {"physical_batch": 10**9}}, "examples at a time"),
         ({"train": {"views": 10**6}}, "views"),

@@ -24,7 +24,7 @@ CLIENT = Client(0, "a", Budget(3.0, 1e-5, "client"), torch.zeros(1), torch.zeros
 def local(**changes):
     values = {
         "data": {"clients": 6, "examples_per_client": 40},
-        "train": {"rounds": 4, "local_epochs": 1, "batch_size": 10, "learning_rate": 0.1},
+        "train": {"rounds": 4, "local_steps": {"epochs": 1}, "batch_size": 10, "learning_rate": 0.1},
         "privacy": {"kind": "local", "unit": "client", "epsilon": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "clip": 0.5},
         "run": {"workers": 1},
     }

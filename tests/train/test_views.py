@@ -129,8 +129,8 @@ def test_views_change_what_is_learnt_and_are_drawn_again_from_the_same_seed(tmp_
         tacit.run(experiment, out=tmp_path / out, page=False)
         return (tmp_path / out / "model.safetensors").read_bytes()
 
-    first = model("a", views=3, shift=1)
-    assert first == model("b", views=3, shift=1)
+    first = model("a", views=3)
+    assert first == model("b", views=3)
     assert first != model("c")
 
 
@@ -138,15 +138,12 @@ def test_views_change_what_is_learnt_and_are_drawn_again_from_the_same_seed(tmp_
     ("changes", "words"),
     [
         ({"train": {"views": 1}}, r"train.views to be .* at least 2"),
-        ({"train": {"shift": 2}}, r"train.shift is how far train.views moves an image"),
-        ({"train": {"views": 4, "shift": 0}}, r"train.shift to be .* at least 1"),
         ({"train": {"views": 4}, "privacy": {"kind": "central", "epsilon": 1.0}}, r"train.views averages gradients"),
         ({"train": {"views": 4}, "privacy": {"kind": "none"}}, r"train.views averages gradients"),
         (
             {"train": {"views": 4}, "privacy": {"kind": "local", "unit": "client", "epsilon": 1.0}},
             r"train.views averages gradients",
         ),
-        ({"train": {"views": 4, "shift": 8}}, r"moves images by up to 8 pixels, and these examples have the shape"),
     ],
 )
 def test_views_without_effect_or_without_images_are_refused(changes, words):

@@ -100,7 +100,6 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
     """
     refuse_passed(experiment)
     values = experiment.model_dump(exclude_none=True)
-    values["run"] = {key: value for key, value in values["run"].items() if key != "out"}
     if not trial:
         values["run"]["randomness"] = "os"
     if experiment.data.name not in OWN_FILES:
@@ -159,7 +158,7 @@ def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
     if sites.isdecimal() or len(set(names)) < len(names) or not all(_plain(name) for name in names):
         raise BadInput("Every site has its own rows here: name them, each once, as in --sites north,coast,valley.")
     spec = experiment.privacy.epsilon if experiment.privacy.epsilon is not None else float("inf")
-    rng = seeded(experiment.seeds.epsilon)("budgets").generator()
+    rng = seeded(experiment.seeds.data)("budgets").generator()
     return dict(zip(names, budgets(spec, clients=len(names), rng=rng, names=names).tolist(), strict=True))
 
 

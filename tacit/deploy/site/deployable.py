@@ -90,7 +90,7 @@ def refuse_undeployable(experiment: Experiment) -> None:
             " out train.control.",
         ),
         (
-            experiment.protect.key is not None,
+            experiment.protect.key_file is not None,
             "A deployment makes its own keys, so that no file ever holds them all: leave out protect.key.",
         ),
     ):

@@ -119,8 +119,8 @@ class Limits(BaseModel):
     most_parameters: Count = limit(20_000_000, most("asks for {} parameters", "parameters"), line="of a model")
     most_steps: Count = limit(
         100_000,
-        most("asks for {} local steps", "experiment.train.local_steps"),
         most("asks for {} local epochs", "experiment.train.local_epochs"),
+        most("asks for {} local steps", "experiment.train.steps"),
         most("asks for {} local steps", "steps"),  # which for epochs only the site knows
         line="of local training in a round",
     )
@@ -128,7 +128,6 @@ class Limits(BaseModel):
         65_536,
         most("asks for {} examples in a batch", "experiment.train.batch_size"),
         most("asks for {} examples at a time", "experiment.train.physical_batch"),
-        most("asks for {} pixels of shift", "experiment.train.shift"),
         line="examples",
     )
     most_views: Count = limit(64, most("asks for {} views of a record", "experiment.train.views"), line="of a record")

@@ -87,7 +87,7 @@ def attack(
             " it out (--set privacy.ledger= --set privacy.delta_share=)."
         )
     run = experiment.run.model_copy(
-        update={"out": None, "workers": 0, "writers": None}
+        update={"workers": 0, "writers": None}
     )  # no part of a finding's identity
     key = digest_of(name, repr(loaded), experiment.model_copy(update={"run": run}).toml())
     stem = f"attack-{name.replace(':', '-')}"

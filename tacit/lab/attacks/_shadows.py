@@ -27,7 +27,7 @@ from tacit.types import Message
 
 Observe = Callable[[int, Message, Heard], np.ndarray | None]
 TRUSTED = "Central DP trusts the server, which sees updates before their noise: what it promises is about models alone."
-FOR_ONE_RUN = {"data": ("held_out",), "privacy": ("query_shares",), "run": ("out", "writers")}  # keys that attacks drop
+FOR_ONE_RUN = {"data": ("held_out",), "privacy": ("query_shares",), "run": ("writers",)}  # keys that attacks drop
 
 
 def whole(experiment: Experiment) -> Experiment:

@@ -84,7 +84,7 @@ def variants(experiment: Experiment, seeds: int) -> list[tuple[str, tuple[Experi
         variants.append((CLIP_ONLY, attack | {"privacy": privacy} | same))
     variants.append((NOBODY, {"attack": None}))
     first = experiment.run.seed
-    runs = [experiment.run.model_copy(update={"seed": first + k, "workers": 1, "out": None}) for k in range(seeds)]
+    runs = [experiment.run.model_copy(update={"seed": first + k, "workers": 1}) for k in range(seeds)]
     return [(name, tuple(Experiment(**sections | more | {"run": run}) for run in runs)) for name, more in variants]
 
 

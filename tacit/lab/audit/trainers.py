@@ -136,4 +136,4 @@ def _probed(prepare: Prepare, *given: Any, **named: Any) -> Accepted:
 def slow_key(experiment: Experiment) -> bool:
     """Whether a run would have to find safe primes for its key first, which takes minutes."""
     protect = experiment.protect
-    return protect.kind == "paillier" and protect.key is None and protect.shape == "safe-prime"
+    return protect.kind == "paillier" and protect.key_file is None and protect.new_key.shape == "safe-prime"

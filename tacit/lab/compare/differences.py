@@ -22,7 +22,7 @@ NUMBERS = ("difference", "difference_low", "difference_high", "p", "p_holm", "co
 KEYS = ("cell", "than", "key", "seeds", *NUMBERS)
 MOST_SHOWN = 12
 SIGNED = Kind(lambda one: with_interval(one, "+"))
-PINNED = {"data": "rows (seed.data)", "epsilon": "budgets (seed.epsilon)", "model": "first weights (seed.model)"}
+PINNED = {"data": "rows (seed.data)", "epsilon": "budgets (seed.data)", "model": "first weights (seed.model)"}
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def pinned(rows: Sequence[Row]) -> list[str]:
         return []
     held = {
         "data": all(one.seed.data is not None for one in every),
-        "epsilon": all(one.seed.epsilon is not None for one in every)
+        "epsilon": all(one.seed.data is not None for one in every)
         and any(isinstance(one.privacy.epsilon, str) for one in every),
         "model": all(one.seed.model is not None for one in every),
     }

@@ -36,7 +36,6 @@ LONGEST_SLUG = 120  # a folder's name may have 255 bytes
 REFUSED = {
     "run.seed": "run.seed is what --seeds counts up: set the first one with --set run.seed=N.",
     "run.workers": "Every run of a comparison trains in one process: say with --jobs how many run concurrently.",
-    "run.out": "The folder of a comparison is --out.",
     "privacy.ledger": "The runs of a comparison have one ledger, or each its own: set it once, with --set privacy.ledger=FILE.",
 }
 ASKED, BASE = COMPARISON, "base.toml"  # of a comparison's folder: what was asked; runs are in runs/<cell>/seed-<n>
@@ -221,7 +220,7 @@ def _said(values: Mapping[str, Any], key_path: str) -> bool:
 
 
 def _seeded(values: dict[str, Any], seeds: int) -> tuple[Experiment, ...]:
-    run = {key: value for key, value in values.get("run", {}).items() if key != "out"}
+    run = values.get("run", {})
     first = Experiment(**{**values, "run": run}).run.seed
     return tuple(
         Experiment(**{**values, "run": {**run, "seed": seed, "workers": 1}}) for seed in range(first, first + seeds)

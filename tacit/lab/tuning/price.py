@@ -76,7 +76,6 @@ def candidates(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> 
             )
     own = {name: dict(part) if isinstance(part, Mapping) else part for name, part in values.items()}
     own.get("privacy", {}).pop("ledger", None)
-    own.get("run", {}).pop("out", None)
     base = Experiment(**own)
     refuse_unsearchable(base)
     found = []

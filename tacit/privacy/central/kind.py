@@ -249,8 +249,8 @@ class BandedCentral(Central):
                 f"{len(population)} clients in groups of {train.clients_per_round} take turns in a cycle of {who.cycle} rounds,"
                 f" and there are {train.rounds}: raise train.rounds or train.clients_per_round."
             )
-        momentum = Momentum.momentum if train.server_momentum is None else train.server_momentum
-        momentum = momentum if train.server_optimizer == "momentum" else 0.0
+        optimizer, options = train.optimizer
+        momentum = options.get("momentum", Momentum.momentum) if optimizer == "momentum" else 0.0
         strategy = banded(train.rounds, privacy.bands or who.cycle, momentum)
         mechanism = BandedGaussian(privacy.noise_multiplier or 1.0, privacy.clip, strategy, who.groups, who.cycle)
         turns = who.turns(None, rounds=train.rounds)

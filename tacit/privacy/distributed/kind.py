@@ -82,7 +82,8 @@ def lanes_of(plan: "DistributedPlan", number: int, public: PublicKey | None) -> 
 
 def new_key(experiment: Experiment) -> SecretKey:
     """A new key as the experiment wants it, of 3072 bits unless said. Raises BadInput for a size that is too weak or not known."""
-    return generate(bits=experiment.protect.key_bits or 3072, shape=experiment.protect.shape)
+    wanted = experiment.protect.new_key
+    return generate(bits=wanted.bits, shape=wanted.shape or "ordinary")
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ class OneProcess:
         """The run's key, and a share for every client where it is split. Raises: KeyRefused for a key file that cannot be
         used."""
         protect = self.experiment.protect
-        key = keys.load_as(keys.SecretKey, Path(protect.key)) if protect.key is not None else new_key(self.experiment)
+        key = keys.load_as(keys.SecretKey, Path(protect.key_file)) if protect.key_file else new_key(self.experiment)
         return key, deal(key, threshold=protect.threshold or 1, of=self.clients) if protect.split else []
 
     def seal(

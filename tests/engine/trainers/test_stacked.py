@@ -83,7 +83,7 @@ def test_memory_of_a_model_that_is_no_graph_is_bounded_by_parts_of_the_batch(mon
 
 
 def test_clients_may_take_other_numbers_of_steps():
-    parts = parts_of(local_steps=None, local_epochs=1)
+    parts = parts_of(local_steps={"epochs": 1})
     steps = {0: 2, 2: 5, 3: 2, 4: 1}
     own = parts.algorithm.mechanism
     uneven = dataclasses.replace(
@@ -212,7 +212,7 @@ KINDS = {
 }
 TRAINING = {
     "plain": {},
-    "epochs": {"local_steps": None, "local_epochs": 2, "batch_size": 60, "learning_rate": 0.02},
+    "epochs": {"local_steps": {"epochs": 2}, "batch_size": 60, "learning_rate": 0.02},
     "momentum": {"momentum": 0.9, "weight_decay": 0.01, "proximal": 0.1},
 }
 

@@ -12,7 +12,7 @@ from tacit.errors import TacitError
 
 ENCRYPTED = {
     "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12, "fewest_reports": 2},
-    "protect": {"kind": "paillier", "key_bits": 2048},
+    "protect": {"kind": "paillier", "key": {"bits": 2048}},
 }
 
 

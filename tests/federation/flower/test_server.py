@@ -412,7 +412,7 @@ def test_the_silent_are_asked_again_ever_more_seldom(monkeypatch):
 def test_everything_in_a_servers_results_is_named_in_the_threat_model_and_no_update_is_there(federation, sealed):
     """The page said that a server holds no ledger; it holds an account of its own run, beside what the sites declared."""
     paillier = {"kind": "distributed", "epsilon": 50.0, "clip": 1.0}
-    bits = {"kind": "paillier", "key_bits": 2048, "threshold": 1}
+    bits = {"kind": "paillier", "key": {"bits": 2048}, "threshold": 1}
     changes = (
         {"privacy": paillier, "protect": bits}
         if sealed

@@ -27,7 +27,7 @@ from tacit.wire import pack, unpack
 
 SPLIT = {
     "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12, "fewest_reports": 2},
-    "protect": {"kind": "paillier", "key_bits": 2048, "threshold": 2},
+    "protect": {"kind": "paillier", "key": {"bits": 2048}, "threshold": 2},
 }
 ONE = {"rounds": 1}
 TWO = {"rounds": 2}
@@ -91,7 +91,7 @@ def test_shares_give_the_simulators_model_bit_for_bit_and_every_site_answers_onc
     deployed = federation(**SPLIT, train=TWO)
     history = deployed.run()
     split = simulated(deployed, tmp_path / "split", **SPLIT["protect"])
-    common = simulated(deployed, tmp_path / "common", kind="paillier", key_bits=2048)
+    common = simulated(deployed, tmp_path / "common", kind="paillier", key={"bits": 2048})
     assert same_model(common, split, history.out)
     assert [openings(deployed, index) for index in range(3)] == [[0, 1]] * 3
     assert "fewer than 2 of the 3 clients give the server their share of the key (none, if it asks" in history.sentence

@@ -314,7 +314,7 @@ def test_another_version_of_flower_is_found_and_none_too(federation, monkeypatch
 
 ENCRYPTED = {
     "privacy": {"kind": "distributed", "epsilon": 8.0, "fewest_reports": 2},
-    "protect": {"kind": "paillier", "key_bits": 2048},
+    "protect": {"kind": "paillier", "key": {"bits": 2048}},
 }
 
 
@@ -396,11 +396,11 @@ def test_a_whole_key_or_a_share_where_none_belongs_is_found(sealed):
 @pytest.mark.parametrize(
     ("protect", "privacy", "sites", "words"),
     [
-        ({"key_shape": "ordinary"}, {}, "3", "Only safe-prime keys can be split"),
+        ({"key": {"shape": "ordinary"}}, {}, "3", "Only safe-prime keys can be split"),
         ({"threshold": 2}, {}, "4", "threshold of 3 to 4 for 4 clients, got 2"),
         ({"threshold": 2}, {"colluding": 1}, "3", "threshold of 3 to 3 for 3 clients, got 2"),
         ({}, {}, "101", "set protect.threshold = 1"),
-        ({"key": "secret.json", "key_bits": None}, {}, "3", "leave out protect.key"),
+        ({"key": "secret.json"}, {}, "3", "leave out protect.key"),
     ],
 )
 def test_keys_that_could_not_keep_the_promise_are_not_made(tmp_path, protect, privacy, sites, words):

@@ -206,7 +206,7 @@ def test_what_a_site_allows_is_allowed_to_the_last_and_nothing_beyond():
         return Limits(**{"epsilon": 1.0, "delta": delta, "accept": accept, **most, **change})
 
     hold(allowed(), Demand(experiment=asked))
-    larger = {"batch_size": 40, "physical_batch": 30, "local_epochs": 9, "local_steps": None}
+    larger = {"batch_size": 40, "physical_batch": 30, "local_steps": {"epochs": 9}}
     work = tacit.Experiment(data={"clients": 2}, train=larger, privacy={"kind": "none"})
     frame = {"experiments": [digest(work)]}
     for key, value, words in (
@@ -443,7 +443,7 @@ def test_the_answer_is_what_the_simulator_would_have_sent(server):
 
 
 def test_a_digest_covers_every_key():
-    changes = [{"run": {"workers": 2}}, {"run": {"device": "cuda"}}, {"run": {"out": "x"}}, {"privacy": {"clip": 2.0}}]
+    changes = [{"run": {"workers": 2}}, {"run": {"device": "cuda"}}, {"run": {"seed": 9}}, {"privacy": {"clip": 2.0}}]
     assert len({digest(experiment()), *(digest(experiment(**change)) for change in changes)}) == 5
 
 

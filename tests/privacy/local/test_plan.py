@@ -74,7 +74,7 @@ def test_a_budget_is_made_to_last_as_often_as_a_client_will_be_drawn():
 
 
 def test_local_epochs_count_expected_passes():
-    built = parts(train={"local_steps": None, "local_epochs": 2})
+    built = parts(train={"local_steps": {"epochs": 2}})
     assert built.plan.steps.tolist() == [20] * 4
     assert isinstance(built.params, torch.Tensor)
 
