@@ -45,7 +45,13 @@ SMALL = {
 FULL = {
     "data": {"name": "mnist", "clients": 1000, "examples_per_client": 60},
     "model": {"name": "logr"},
-    "train": {"rounds": 100, "local_steps": {"epochs": 2}, "batch_size": 20, "learning_rate": 0.2, "clients_per_round": 100},
+    "train": {
+        "rounds": 100,
+        "local_steps": {"epochs": 2},
+        "batch_size": 20,
+        "learning_rate": 0.2,
+        "clients_per_round": 100,
+    },
 }
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"base": SMALL, "clip": 0.5, "noise": 0.01, "start": 5, "models": 8},

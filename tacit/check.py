@@ -221,7 +221,10 @@ def kinds_of(field: FieldInfo | None) -> dict[str, type[BaseModel]]:
 
 
 def _stands_beside(field: FieldInfo | None) -> bool:
-    bare = [get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(field.annotation if field else None)]
+    bare = [
+        get_args(part)[0] if get_origin(part) is Annotated else part
+        for part in _parts(field.annotation if field else None)
+    ]
     tables = [isinstance(part, type) and issubclass(part, BaseModel) for part in bare]
     return any(tables) and not all(tables)
 

@@ -109,7 +109,10 @@ def test_every_kind_takes_every_optimizer_and_resumes_bit_for_bit(tmp_path, priv
     ("train", "message"),
     [
         ({"server_optimizer": {"kind": "momentum", "momentum": 1.0}}, r"of at least 0 and below 1"),
-        ({"server_optimizer": {"kind": "momentum", "adaptivity": 1.0}}, "Unknown key 'train.server_optimizer.adaptivity'"),
+        (
+            {"server_optimizer": {"kind": "momentum", "adaptivity": 1.0}},
+            "Unknown key 'train.server_optimizer.adaptivity'",
+        ),
         ({"server_optimizer": {"kind": "adam", "adaptivity": 0.0}}, "adaptivity to be a number above 0"),
         ({"server_optimizer": "adagrad"}, "'sgd', 'momentum' or 'adam'"),
     ],

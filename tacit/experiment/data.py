@@ -103,7 +103,9 @@ class MetricSection(Section):
 class SeedSection(Section):
     """`[seed]`: kinds of chance that have a seed of their own; `run.seed` stands for those that are not said."""
 
-    data: Whole | None = None  # of who gets which rows and draws which epsilon, and which rows are for tests, held out or kept
+    data: Whole | None = (
+        None  # of who gets which rows and draws which epsilon, and which rows are for tests, held out or kept
+    )
     model: Whole | None = None  # of the initial weights
     noise: Whole | None = None  # of noise, cohorts and batches, where they are seeded
 

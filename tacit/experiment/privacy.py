@@ -289,7 +289,9 @@ class NewKey(Section):
     """The size and shape of a key that is made."""
 
     bits: Literal[2048, 3072, 4096] = 3072
-    shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = None  # nothing: ordinary, or safe-prime if split
+    shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = (
+        None  # nothing: ordinary, or safe-prime if split
+    )
 
     @classmethod
     def table(cls) -> str:
@@ -335,7 +337,9 @@ class Paillier(ProtectSection):
     """
 
     kind: Literal["paillier"] = "paillier"
-    key: str | NewKey | None = None  # the file of a key that is there already, or {bits = 3072, shape = "ordinary"} of a new one
+    key: str | NewKey | None = (
+        None  # the file of a key that is there already, or {bits = 3072, shape = "ordinary"} of a new one
+    )
     threshold: Count | None = None  # how many holders must open a sum together
 
     def possible(self) -> None:

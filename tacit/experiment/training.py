@@ -99,7 +99,9 @@ class TrainSection(Section):
     rounds: Count = 30  # how many rounds there are at most
     clients_per_round: Count | None = None  # the cohort; nothing: everybody
     min_clients: Count = 1  # with fewer who can pay, a run ends
-    local_steps: Count | Epochs | None = None  # steps of a client in a round (10), or {epochs = 2}: passes over its rows
+    local_steps: Count | Epochs | None = (
+        None  # steps of a client in a round (10), or {epochs = 2}: passes over its rows
+    )
     batch_size: Count | None = None  # rows of a step (32 expected)
     sampling_rate: Share | None = None  # the same as a share of the client's rows: each row is drawn with this chance
     learning_rate: LearningRate = 0.5  # of a client's step
@@ -111,9 +113,9 @@ class TrainSection(Section):
     ) = None  # constant, cosine, or a table whose `kind` is cosine (`final`) or step (`rounds`, `factor`)
     control: Literal["scaffold"] | None = None  # scaffold: clients correct their drift by control variates
     server_learning_rate: LearningRate = 1.0  # of the server's step
-    server_optimizer: (
-        Literal["sgd", "momentum", "adam"] | Annotated[Momentum | Adam, Field(discriminator="kind")]
-    ) = "sgd"  # what the server does with the combined update; momentum and adam also as tables with a `kind`
+    server_optimizer: Literal["sgd", "momentum", "adam"] | Annotated[Momentum | Adam, Field(discriminator="kind")] = (
+        "sgd"  # what the server does with the combined update; momentum and adam also as tables with a `kind`
+    )
     averaging: Decay = 0.0  # how much of the running mean of models is kept in each round; 0: the last model
     physical_batch: Count = 256  # rows in memory at once; changes no result
     views: Annotated[int, Field(ge=2)] | None = None  # images of a record whose gradients are averaged before clipping
@@ -152,7 +154,9 @@ class TrainSection(Section):
     def optimizer(self) -> tuple[str, dict[str, float]]:
         """The server's optimizer by name, with the options that were set."""
         said = self.server_optimizer
-        return (said, {}) if isinstance(said, str) else (said.kind, said.model_dump(exclude={"kind"}, exclude_none=True))
+        return (
+            (said, {}) if isinstance(said, str) else (said.kind, said.model_dump(exclude={"kind"}, exclude_none=True))
+        )
 
 
 def refuse_overshooting(learning_rate: float, momentum: float | None, pulls: dict[str, float | None]) -> None:

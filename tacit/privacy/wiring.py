@@ -178,7 +178,8 @@ class Wiring:
 
     @cached_property
     def views(self) -> Shifts | None:
-        """How records are moved for `train.views`; None where they are not. A step of a 28-pixel image is up to 2 pixels. Raises: BadInput for what are no images, or smaller than such a step."""
+        """How records are moved for `train.views`; None where they are not. A step of a 28-pixel image is up to 2 pixels.
+        Raises: BadInput for what are no images, or smaller than such a step."""
         train = self.experiment.train
         if train.views is None:
             return None

@@ -252,7 +252,8 @@ def test_sampler_says_which_noise_and_bands_how_far_it_reaches():
         moved.coefficients != plan.mechanism.strategy.coefficients
     )  # noise is spread for what the optimiser makes of it
     assert (
-        moved == build(cyclic(train={"server_optimizer": {"kind": "momentum", "momentum": 0.9}})).plan.mechanism.strategy
+        moved
+        == build(cyclic(train={"server_optimizer": {"kind": "momentum", "momentum": 0.9}})).plan.mechanism.strategy
     )
 
 

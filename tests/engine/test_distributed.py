@@ -362,7 +362,10 @@ def test_noise_from_the_operating_system_gives_another_model_every_time(summed, 
         ({"protect": {"key": {"bits": 2048}}}, "paillier"),
         ({"protect": {"threshold": 2}}, "paillier"),
         ({"protect": PAILLIER | {"threshold": 0}}, "threshold to be a whole number of at least 1"),
-        ({"protect": PAILLIER | {"threshold": 4, "key": {"shape": "short-exponent"}}}, "Only safe-prime keys can be split"),
+        (
+            {"protect": PAILLIER | {"threshold": 4, "key": {"shape": "short-exponent"}}},
+            "Only safe-prime keys can be split",
+        ),
         ({"protect": PAILLIER | {"threshold": 3}}, "threshold of 4 to 6 for 6 clients, got 3"),
         ({"protect": PAILLIER | {"threshold": 7}}, "threshold of 4 to 6 for 6 clients, got 7"),
         (

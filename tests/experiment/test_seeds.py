@@ -60,9 +60,7 @@ def test_a_seed_that_is_not_said_is_that_of_the_run_and_leaves_every_text_as_it_
 
 def test_said_seeds_draw_what_the_seed_of_a_run_would_have_drawn():
     said, same = facts(experiment(seed__data=9, seed__model=9)), facts(experiment(run__seed=9))
-    assert [said[name] for name in ("data", "model")] == [
-        same[name] for name in ("data", "model")
-    ]
+    assert [said[name] for name in ("data", "model")] == [same[name] for name in ("data", "model")]
 
 
 def test_a_ledger_belongs_to_the_rows_in_their_hands_however_their_seed_was_said():

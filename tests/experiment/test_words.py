@@ -21,7 +21,14 @@ BESIDE = {  # what keys of one kind need
 }
 
 
-NESTED = ("train.schedule", "train.local_steps", "train.server_optimizer", "privacy.query_shares", "privacy.adaptive_clip", "protect.key")  # tables with keys of their own
+NESTED = (
+    "train.schedule",
+    "train.local_steps",
+    "train.server_optimizer",
+    "privacy.query_shares",
+    "privacy.adaptive_clip",
+    "protect.key",
+)  # tables with keys of their own
 TABLES, KEYS = list(sections()), keys()
 
 

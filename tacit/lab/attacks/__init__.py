@@ -86,9 +86,7 @@ def attack(
             "An attack runs the experiment many times, and each run would spend what others of privacy.ledger are left with: leave"
             " it out (--set privacy.ledger= --set privacy.delta_share=)."
         )
-    run = experiment.run.model_copy(
-        update={"workers": 0, "writers": None}
-    )  # no part of a finding's identity
+    run = experiment.run.model_copy(update={"workers": 0, "writers": None})  # no part of a finding's identity
     key = digest_of(name, repr(loaded), experiment.model_copy(update={"run": run}).toml())
     stem = f"attack-{name.replace(':', '-')}"
     file, work, began = folder / f"{stem}.json", folder / stem, time.perf_counter()
