@@ -357,8 +357,9 @@ class Ledger:
             last = self._last_batch()
             self._db.execute("COMMIT")
             self._conditions.clear()
-            for watermark in self._watermarks if last else ():
-                disk.write_watermark(watermark, *last)
+            if last is not None:
+                for watermark in self._watermarks:
+                    disk.write_watermark(watermark, *last)
             done = True
         except (sqlite3.Error, OSError) as error:
             what = "a query" if self._round == QUERY else f"round {self._round + 1}"
