@@ -5,8 +5,8 @@
 
 Silos of a linear regression, each with an optimum of its own around a common one. By `personal.when = "during"`: strength 0 is
 training alone with noise, "one model" the run without own models, and between them is MR-MTL, with the strength that is best on the
-seeds of --choose. After the last round: what silos make of the one model at home, without noise, by `shrinkage` and by the best of
-all strengths on the seeds themselves, which no silo could know. Finished runs are kept.
+seeds of --choose. After the last round: what silos make of the one model at home, without noise, by a strength of each one's own
+(cross-validation) and by the best of all strengths on the seeds themselves, which no silo could know. Finished runs are kept.
 
 How far silos lie apart decides who wins: one model errs by what they differ, FEATURES apart^2, noise alone by its own variance, and
 a mean of both by less than either, most where the two are about alike.
@@ -83,13 +83,16 @@ def during(epsilon: float, apart: float, rounds: int, seed: int, out: Path) -> d
 
 
 def after(epsilon: float, apart: float, rounds: int, seed: int, out: Path) -> dict[str, float]:
-    """The squared errors of one model, and of what silos make of it: by shrinkage, and by every strength."""
-    plain = experiment(epsilon, seed, {"kind": "shrinkage"}, rounds)
+    """The squared errors of one model, and of what silos make of it: by strengths of their own, and by every strength."""
+    plain = experiment(epsilon, seed, {"kind": "mean-regularised"}, rounds)
     whole = trained(plain, silos(seed, apart), out / "one")
     parts, kept = build(with_passed(plain, data=silos(seed, apart))), load_file(out / "one" / "model.safetensors")
     params = torch.cat([kept[block.name].reshape(-1) for block in blocks(parts.model)])
     found = {"one model": told(whole, "common")}
-    for name, own in (("shrinkage", {"kind": "shrinkage"}), *((f"after, {each:g}", held(each)) for each in AFTER)):
+    for name, own in (
+        ("own strengths", {"kind": "mean-regularised"}),
+        *((f"after, {each:g}", held(each)) for each in AFTER),
+    ):
         again = plain.model_copy(update={"personal": PersonalSection(**own)})
         measured = one.measured(replace(parts, experiment=again), params)
         found[name] = told(measured[0], "own") if measured else np.nan
@@ -129,10 +132,10 @@ def main() -> None:
         print(f"| {key}{' (chosen)' if key == chosen else ''} | {np.mean(values):.3f} | {roots} |")
     order = [found[chosen] < found["one model"] < found["during, 0"] for found in each]
     print(f"mean-regularised ({chosen}) < one model < alone, with noise: {sum(order)} of {len(order)} seeds")
-    derived, tuned = (np.array([found[key] for found in each]) for key in ("shrinkage", best(each, "after")))
+    derived, tuned = (np.array([found[key] for found in each]) for key in ("own strengths", best(each, "after")))
     square, root = derived.mean() / tuned.mean() - 1, np.sqrt(derived).mean() / np.sqrt(tuned).mean() - 1
     print(
-        f"shrinkage above the best tuned ({best(each, 'after')}): {square:+.1%} squared, {root:+.1%} root mean square"
+        f"own strengths above the best tuned ({best(each, 'after')}): {square:+.1%} squared, {root:+.1%} root mean square"
     )
 
 

@@ -72,7 +72,6 @@ RUNS = {  # name: (how it is started, what differs from SMALL)
     "local, clients": ("run", {"privacy": {"unit": "client", "epsilon": 20.0}, "train": WHOLE}),
     "local, queries": ("run", {"data": {"held_out": 0.3}, "privacy": {"stats": ["label"], "epsilon": 5.0}}),
     "local, canaries": ("run", {"audit": {"canaries": 10}}),
-    "local, own models": ("run", {"data": OWN, "personal": {"kind": "shrinkage"}}),
     "local, own models in rounds": (
         "run",
         {"data": OWN, "personal": {"kind": "mean-regularised", "strength": 0.5, "when": "during"}},

@@ -69,7 +69,7 @@ def test_every_command_of_a_page_is_one_that_the_program_knows(page):
         ("Say `tacit version` to it.", ["tacit version"]),
         ("    tacit run digits --out one   # a comment\n", ["tacit run digits --out one"]),
         ("`tacit deploy init x && tacit deploy up x`", ["tacit deploy init x", "tacit deploy up x"]),
-        ("```sh\ntacit plan digits \\\n  --gain\n```\n", ["tacit plan digits --gain"]),
+        ("```sh\ntacit plan digits \\\n  --set run.seed=1\n```\n", ["tacit plan digits --set run.seed=1"]),
         ('    A="--set run.seed=1"\n    tacit run digits $A\n', ["tacit run digits --set run.seed=1"]),
         ("```python\ntacit run\n```\n`tacit run …`, or\n`tacit COMMAND --help`", []),
     ],

@@ -56,7 +56,7 @@ def test_the_page_of_keys_says_what_is_refused_in_the_words_of_the_refusal():
     refused = keys.refusals()
     for values, words in (
         ({"train": {"batch_size": 3, "sampling_rate": 0.1}}, "train.batch_size and train.sampling_rate say"),
-        ({"personal": {"kind": "shrinkage"}}, "Own models are judged on rows"),
+        ({"personal": {"kind": "mean-regularised"}}, "Own models are judged on rows"),
     ):
         (sentence,) = [one for one in refused if one.startswith(words)]
         with pytest.raises(ValueError, match=re.escape(sentence)):

@@ -66,12 +66,6 @@ ELSEWHERE = {  # what another test runs: its file and name
     "test_check_prints_the_line_that_lists_a_sites_own_code_and_imports_nothing_for_it": (
         "tacit deploy check sites/north",
     ),
-    "tests/personal/test_gain.py::test_with_rows_said_no_file_is_looked_for_and_names_and_epsilons_are_the_experiments": (
-        "tacit plan federation.toml --gain --with rows=100 --with columns=12",
-    ),
-    "tests/personal/test_gain.py::test_how_much_sites_differ_is_taken_from_a_finished_run_in_the_units_of_a_gain": (
-        "tacit plan examples/hospitals/different.toml --gain --with tau=runs/different",
-    ),
     "tests/tuning/test_tune.py::"
     "test_a_search_scored_by_a_priced_query_charges_every_answer_of_every_run_before_the_first": (
         "tacit tune hospitals.toml --set data.held_out=0.3 --vary train.learning_rate=0.5,2,5 --runs 3 --price",

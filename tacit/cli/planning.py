@@ -15,7 +15,6 @@ from tacit.cli.program import (
     check_resume,
     console,
     load,
-    options_of,
     print_json,
     refuse_given,
 )
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from rich.table import Table as Drawn
 
 NUMBERS = {"epsilon": float, "delta": float, "sampling_rate": float, "steps": int, "noise_multiplier": float}
-GAIN = ("tau", "rows", "columns", "site", "picture")
 MOST_VALUES = 12  # of a column of words, in the table
 
 
@@ -40,18 +38,6 @@ def plan_command(
             show_default=False,
         ),
     ] = None,
-    gain: Annotated[
-        bool, typer.Option("--gain", help="What each client may expect of joining, and from which epsilon on it pays.")
-    ] = False,
-    having: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            metavar="KEY=VALUE",
-            help="With --gain, may be repeated: tau=0.1 (how much clients differ) or tau=RUN (how much they did in a finished run);"
-            " rows=N of every client, and none is read; columns=N features of a row; site=NAME; picture=FILE.png or .svg.",
-        ),
-    ] = None,
     settings: Settings = None,
 ) -> None:
     """Price noise before anything runs: of an experiment, or of numbers.
@@ -60,27 +46,16 @@ def plan_command(
     """
     words = what or []
     sources = [word for word in words if "=" not in word or Path(word).exists()]
-    about = options_of(having or [])
-    for key in about:
-        check.one_of(GAIN, **{"--with": key})
-    if about and not gain:
-        raise BadInput(f"--with {', '.join(about)} belongs to --gain: say that too, or leave it out.")
     if len(sources) > 1:
         raise BadInput(f"One experiment is planned at a time, got {', '.join(sources)}.")
     numbers = _numbers([word for word in words if word not in sources])
-    if gain and not sources:
-        raise BadInput("--gain needs an experiment: `tacit plan digits --gain`.")
     if not sources:
         refuse_given({"--set": settings}, "{} changes an experiment: name one, or give numbers alone.")
         _plan_numbers(numbers)
         return
     if numbers:
         raise BadInput(f"An experiment has its own numbers: leave out {', '.join(numbers)} or use --set.")
-    experiment = load(sources[0], settings)
-    if gain:
-        _plan_gain(experiment, about)
-    else:
-        _plan_experiment(experiment)
+    _plan_experiment(load(sources[0], settings))
 
 
 def _numbers(words: list[str]) -> dict[str, Any]:
@@ -119,34 +94,6 @@ def _plan_experiment(experiment: Experiment) -> None:
     console().print(plan.table(rows))
     if "note" in rows[0]:
         typer.echo(rows[0]["note"], err=True)
-
-
-def _plan_gain(experiment: Experiment, about: dict[str, Any]) -> None:
-    """Prints tables, the epsilon from which on joining pays, and the assumptions; or all of it as JSON."""
-    from rich.text import Text
-
-    from tacit.report import gain as gains
-
-    picture = about.pop("picture", None)
-    if picture is not None:
-        gains.refuse_picture(Path(str(picture)))
-    for key in ("rows", "columns"):
-        if key in about:
-            check.at_least(1, **{key: about[key]})
-    if isinstance(about.get("tau"), str):
-        about["tau"] = gains.tau_of(Path(about["tau"]))
-    found = gains.of_experiment(experiment, **about)
-    if picture is not None:
-        gains.draw(Path(str(picture)), found)
-    if as_json():
-        print_json(found.record())
-        return
-    screen = console()
-    for table in gains.tables(found):
-        screen.print(table)
-    lines = [*gains.pays(found), *(f"Assumes: {line}." for line in gains.assumptions(found))]
-    for line in [*lines, *([f"Picture: {picture}"] if picture else [])]:
-        screen.print(Text(line), soft_wrap=True)
 
 
 def data_command(

@@ -69,7 +69,7 @@ class PersonalSection(Section):
     that; `strength` is then in what is sent, and has to be said.
     """
 
-    kind: Literal["alone", "mean-regularised", "shrinkage", "head"] | None = None  # nothing: none is made
+    kind: Literal["alone", "mean-regularised", "head"] | None = None  # nothing: none is made
     strength: NotNegative | None = None  # how strongly it is held to the global one; nothing: chosen on the client
     when: Literal["after", "during"] | None = (
         None  # made after the last round (the default), or kept from round to round

@@ -57,10 +57,6 @@ class Layer:
         losses, by_output = self.loss(self.matrix(vector) @ self.rows.T, self.targets)
         return float(losses.mean()), self.vector(by_output @ self.rows) / len(self.rows)
 
-    def slopes(self, vector: np.ndarray, targets: torch.Tensor) -> np.ndarray:
-        """The slope of every row's loss by output, [numbers, rows], had the rows other targets."""
-        return self.loss(self.matrix(vector) @ self.rows.T, _of_rows(targets, self.outputs, self.loss))[1]
-
 
 def layer_of(model: nn.Module, losses: Losses, x: torch.Tensor, y: torch.Tensor) -> Layer | None:
     """The closed form of a model on some rows; None where it is more than one linear layer with a plain loss, or on a device.

@@ -16,7 +16,7 @@ from torch import nn
 from tacit import store
 from tacit.engine.assemble import Parts, TrainingTask
 from tacit.engine.evaluate import answers_to
-from tacit.errors import BadInput, Refused
+from tacit.errors import Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
 from tacit.experiment.training import TrainSection
@@ -25,7 +25,6 @@ from tacit.parts.metrics import RESAMPLES, Answers, middle
 from tacit.parts.tasks import chosen
 from tacit.personal import ways
 from tacit.personal.home import FEW, Adapted, Home, refuse_headless
-from tacit.personal.ways import Adapt
 from tacit.training.flat import named, training
 from tacit.training.per_example import candidates
 
@@ -155,7 +154,6 @@ def _around(value: float, drawn: np.ndarray | None) -> list[float] | None:
     return ends and [min(ends[0], value), max(ends[1], value)]
 
 
-LIKELY = {"classification": "cross-entropy", "binary": "binary-cross-entropy", "regression": "squared"}
 SPARED = 8  # times the work of adapting: what a client that does not join can spend on its own model
 CUT = 1.0  # by how much (log-likelihood) own rows have to speak for the common model: it may be useless, and alone is at hand
 PLAIN, NOISED = 20, 8  # of training's rows, adapting reads one in so many: a plain step is 2/5 of a noised one
@@ -195,14 +193,6 @@ def refuse_unfit(experiment: Experiment, kind: str | None, model: nn.Module, x: 
         shaped = torch.zeros(2, *x.shape[1:], dtype=x.dtype, device=next(model.parameters()).device)
         refuse_headless(model, next(candidates(model, shaped, 2)))  # a refusal tells of no row
         training(model)
-    task = experiment.task
-    if kind == "shrinkage" and (
-        task.kind not in LIKELY or task.loss not in (None, LIKELY[task.kind]) or task.options()
-    ):
-        raise BadInput(
-            'personal.kind = "shrinkage" derives its strength from a likelihood: it needs the plain loss of a classification,'
-            ' binary or regression task; choose "mean-regularised".'
-        )
 
 
 def make(
@@ -243,28 +233,17 @@ def _both(
     home: Home, before: torch.Tensor, common: torch.Tensor, *, by: PersonalSection, own: torch.Tensor | None
 ) -> tuple[Adapted, Adapted, float]:
     """What is made of the model before round 1 and of the common one, and the CPU seconds of the first where it is a control."""
-    if home.layer is not None and own is None and by.strength is None and by.kind in ("mean-regularised", "shrinkage"):
-        alone, adapted = (
-            ways.adapt_both(home, before, common)
-            if by.kind == "mean-regularised"
-            else ways.shrink(home, [before, common])
-        )
-        return alone, adapted, 0.0
-
-    def shrunk(home: Home, centre: torch.Tensor) -> Adapted:
-        return ways.shrink(home, [centre])[0]
-
-    known: dict[str | None, Adapt] = {"alone": ways.adapt_alone, "shrinkage": shrunk, "head": ways.adapt_head}
-    began = time.process_time()
-    by_itself = (
-        shrunk if by.kind == "shrinkage" else ways.adapt
-    )  # where no body is trained yet, a head alone is too little
-    alone = by_itself(replace(home, work=SPARED * home.work), before)
+    if home.layer is not None and own is None and by.strength is None and by.kind == "mean-regularised":
+        return *ways.adapt_both(home, before, common), 0.0
+    began = time.process_time()  # where no body is trained yet, a head alone is too little
+    alone = ways.adapt(replace(home, work=SPARED * home.work), before)
     spent = time.process_time() - began
     if own is not None:
         return alone, Adapted(own, {"strength": by.strength}), spent
-    if by.kind in known:
-        return alone, known[by.kind](home, common), spent
+    if by.kind == "alone":
+        return alone, Adapted(common, {}, home.unlikely(home.loss(common))), spent
+    if by.kind == "head":
+        return alone, ways.adapt_head(home, common), spent
     return alone, ways.adapt(home, common, strength=by.strength), spent
 
 

@@ -1,17 +1,15 @@
-"""How an own model is made: `mean-regularised` and `shrinkage`, ridges towards the common model, and `head`, its last layer alone.
+"""How an own model is made: `mean-regularised`, a ridge towards the common model, and `head`, its last layer alone.
 MR-MTL of Liu, Hu, Wu and Smith 2022 (arXiv:2206.07902), once, after the last round and without noise, because the result stays at
 home; during training it is tacit/algorithms/mean_regularised.py. Of a network its last layer, which is convex, tells lambda."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from tacit.personal.home import Adapted, Home, Last, Layer, known_last, last_of, then_whole
-
-Adapt = Callable[[Home, torch.Tensor], Adapted]
 
 # Ridge fits of one linear layer, of several parts of the rows at once, along falling strengths.
 
@@ -275,151 +273,8 @@ def _along(
     return best
 
 
-def adapt_alone(home: Home, centre: torch.Tensor) -> Adapted:
-    """The common model as it is, and how unlikely it makes the rows."""
-    return Adapted(centre, {}, home.unlikely(home.loss(centre)))
-
-
 def adapt_head(home: Home, centre: torch.Tensor) -> Adapted:
     """The common body and an own last layer. Raises BadInput where there is no such layer that trains."""
     last = last_of(home, centre)
     found = by_last_layer(last) if home.size > 1 else Adapted(last.vector, {"strength": None})
     return Adapted(last.within(found.vector), found.chosen, found.score)
-
-
-# `shrinkage`: the strength is derived, not tuned. In the random-effects model of algorithms/rules/random_effects.py the client's
-# optimum is the common model plus a deviation N(0, t) in every coordinate, t = tau^2 + s^2 (between clients, and noise in the
-# common model). Its best linear unbiased prediction minimises mean loss + lambda/2 |w - common|^2, lambda = phi/(n t), phi the
-# scale of the loss as a negative log-likelihood. The rows' marginal likelihood tells t (empirical Bayes; MacKay 1992, Neural
-# Computation 4(3), by Laplace's approximation, exact for a linear model of numbers).
-
-SHRUNK = tuple(10.0 ** (1 - 5 * k / 7) for k in range(8))  # 10 down to 1e-4; between them a parabola tells
-ENOUGH_ROWS = 200  # of fewer rows each has several made-up targets
-DRAWS = 4  # of them at most
-MOST_ROWS = 1000  # of gradients: their products are a square of that side
-
-
-def shrink(home: Home, centres: Sequence[torch.Tensor]) -> list[Adapted]:
-    """What the client makes of several beginnings, with lambda (None: no end), t, and how many parameters the rows determine.
-    Of a network lambda is where rows left out are likeliest: it fits few rows without error, and then curvature says nothing.
-    """
-    layer = home.layer
-    if layer is None:
-        return [_with_variance(home, own) for own in adapt_each(home, centres)]
-    none = np.zeros((1, 1))
-    tried = [
-        [Tried(evidence(home, home.size * home.loss(centre), 0.0), centre, math.inf, 0.0, none)] for centre in centres
-    ]
-    starts, even = [centre.double().numpy() for centre in centres], np.full((len(centres), home.size), 1 / home.size)
-    fisher, path = Fisher(home, layer), Ridges(layer, np.stack(starts), even, flat=ROUGH)
-
-    def fit(strengths: list[float]) -> None:
-        path.move(np.array(strengths))
-        models = torch.from_numpy(path.vectors(range(len(centres)))).to(centres[0])
-        for strength, w, centre, one in zip(strengths, models, centres, tried, strict=True):
-            away = float((w - centre).double().square().sum())
-            total, squares = home.size * (home.loss(w) + strength / 2 * away), fisher.products(w)
-            found = evidence(home, total, _logarithms(squares / strength))
-            one.append(Tried(found, w, strength, _scale(home, total) / (home.size * strength), squares))
-
-    for strength in SHRUNK:
-        if all(_falls(one) for one in tried):
-            break
-        fit([strength] * len(centres))
-    path.flat = FLAT  # from here on as exact as a model is made
-    fit([_vertex(one) for one in tried])
-    return [max(one, key=lambda each: each.evidence).adapted() for one in tried]
-
-
-@dataclass(frozen=True, eq=False)
-class Tried:
-    """A strength, its minimiser, and what the rows say of it."""
-
-    evidence: float
-    vector: torch.Tensor
-    strength: float
-    variance: float
-    squares: np.ndarray
-
-    def adapted(self) -> Adapted:
-        """As other ways tell it."""
-        spectrum = np.maximum(np.linalg.eigvalsh(self.squares), 0.0)
-        determined = float((spectrum / (spectrum + self.strength)).sum())
-        strength = self.strength if math.isfinite(self.strength) else None
-        chosen = {"strength": strength, "variance": self.variance, "determined": determined}
-        return Adapted(self.vector, chosen, -self.evidence)
-
-
-def _with_variance(home: Home, own: Adapted) -> Adapted:
-    strength, total = own.chosen["strength"], home.size * home.loss(own.vector)
-    t = _scale(home, total) / (home.size * strength) if strength else 0.0
-    return Adapted(own.vector, {"strength": strength, "variance": t}, own.score)
-
-
-def _falls(one: list[Tried]) -> bool:
-    best = max(range(len(one)), key=lambda k: one[k].evidence)
-    return len(one) - 1 - best >= PATIENCE and best > 0
-
-
-def _vertex(one: list[Tried]) -> float:
-    best = max(range(len(one)), key=lambda k: one[k].evidence)
-    if not 2 <= best < len(one) - 1:  # the first is no strength at all, the last may be on the way up
-        return one[max(best, 1)].strength
-    low, top, high = (one[k].evidence for k in (best - 1, best, best + 1))
-    bent = low - 2 * top + high
-    if not bent < 0:
-        return one[best].strength
-    return one[best].strength * (SHRUNK[1] / SHRUNK[0]) ** (0.5 * (low - high) / bent)
-
-
-def _logarithms(curvatures: np.ndarray) -> float:
-    curvatures.flat[:: len(curvatures) + 1] += 1
-    return 2 * float(np.log(np.diagonal(np.linalg.cholesky(curvatures))).sum())
-
-
-def evidence(home: Home, total: float, logarithms: float) -> float:
-    """The logarithm of the rows' marginal likelihood, but for a constant.
-    `total` is n times the penalised mean loss at its minimiser, `logarithms` the sum of log(1 + curvature/lambda). Of numbers the
-    variance is unknown and taken where it is most likely: phi = 2 total/(n k)."""
-    if home.task != "regression":
-        return -total - logarithms / 2
-    return -home.y.numel() / 2 * math.log(max(total, 1e-30)) - logarithms / 2
-
-
-class Fisher:
-    """The rows at which a linear layer's Fisher information is found: some of them, or each several times where they are few."""
-
-    def __init__(self, home: Home, layer: Layer):
-        self.home, self.rng = home, torch.Generator()
-        chosen = torch.randperm(home.size, generator=self.rng.manual_seed(home.seed))[:MOST_ROWS]
-        draws = max(1, min(DRAWS, ENOUGH_ROWS // len(chosen), MOST_ROWS // len(chosen)))
-        self.rows = layer.rows[chosen.numpy().repeat(draws)]
-        self.layer, self.near = replace(layer, rows=self.rows), self.rows @ self.rows.T
-
-    def products(self, vector: torch.Tensor) -> np.ndarray:
-        """GG'/n, [rows, rows], of gradients at targets that the model itself draws.
-        Its eigenvalues above zero are those of G'G/n, the Fisher information, so that no matrix is as large as the model squared.
-        A gradient is an outer product, so that g_i g_j = (slope_i slope_j)(x_i x_j): no gradient is made."""
-        w = vector.double().numpy()
-        outputs = torch.from_numpy(np.ascontiguousarray((self.layer.matrix(w) @ self.rows.T).T)).to(vector)
-        targets = _drawn(outputs, self.home.task, self.home.y, self.rng.manual_seed(self.home.seed))
-        slopes = self.layer.slopes(w, targets)
-        return (slopes.T @ slopes) * self.near / len(self.rows)
-
-
-def _drawn(outputs: torch.Tensor, task: str, y: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
-    """Targets as the model believes them to be: E[gg'] is then the curvature of the loss."""
-    if task == "classification":
-        reached = outputs.softmax(1).cumsum(1) < torch.rand(len(outputs), 1, generator=rng)
-        return reached.sum(1).clamp_(max=outputs.shape[1] - 1)
-    if task == "binary":
-        return torch.bernoulli(outputs.sigmoid(), generator=rng)[:, 0].to(y.dtype)
-    numbers = outputs.shape[1:].numel()  # the loss is their mean square: a log-likelihood with variance numbers/2
-    signs = 2.0 * torch.randint(2, outputs.shape, generator=rng) - 1  # of that variance, and for one number exact
-    drawn = outputs + math.sqrt(numbers / 2) * signs
-    return drawn.reshape(len(outputs), *y.shape[1:])
-
-
-def _scale(home: Home, total: float) -> float:
-    """phi: 1 for a log-likelihood; of the mean square of k numbers 2 sigma^2/k."""
-    return 1.0 if home.task != "regression" else 2 * total / home.y.numel()

@@ -120,7 +120,7 @@ def test_the_price_is_that_of_the_same_run_without_own_models():
 
 def test_releases_with_another_strength_share_no_noise():
     private = {"kind": "local", "epsilon": [1.0] * CLIENTS}
-    after = {"when": "after", "strength": None, "kind": "shrinkage"}
+    after = {"when": "after", "strength": None, "kind": "head"}
     chosen = [
         asked(private),
         asked(private, strength=0.2),
@@ -181,7 +181,7 @@ def test_own_models_survive_a_resume(tmp_path, workers):
 @pytest.mark.parametrize(
     ("privacy", "changes", "sentence"),
     [
-        (NONE, {"personal": {"kind": "shrinkage", "strength": None}}, r'is for personal.kind = "mean-regularised"'),
+        (NONE, {"personal": {"kind": "head", "strength": None}}, r'is for personal.kind = "mean-regularised"'),
         (NONE, {"personal": {"strength": None}}, r"would have a price: say it, such as 0\.1"),
         (NONE, {"personal": {"strength": 9.0}}, r"steps would overshoot further and further"),
         (NONE, {"train": {"proximal": 0.1}}, r"train\.proximal pull the same steps elsewhere"),

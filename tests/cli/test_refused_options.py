@@ -17,8 +17,7 @@ CENTRAL = ("--set", "privacy.kind=central", "--set", "privacy.epsilon=8", "--set
             "sampler",
         ),
         (("tune", "digits", *CENTRAL, "--vary", "privacy.sampler=poisson,cyclic"), "sampler"),
-        (("plan", "digits", "--gain", "--with", "picture=nowhere/gain.svg"), "no folder nowhere"),
-        (("plan", "digits", "--gain", "epsilon=3"), "or use --set"),
+        (("plan", "digits", "epsilon=3"), "or use --set"),
         (("attack", "inversion", "digits", "--with", "records=0"), "with.records >= 1"),
         (("attack", "inversion", "digits", "--with", "models=3"), "Unknown key 'with.models'"),
     ],
@@ -29,8 +28,3 @@ def test_what_was_typed_is_named_and_nothing_is_written(words, said, tmp_path, m
     assert said in str(done.exception) + done.output
     assert done.exit_code != 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_table_of_some_sites_says_of_how_many():
-    done = CliRunner().invoke(app, ["plan", "digits", "--gain", "--with", "tau=0.1"])
-    assert "12 of 20 sites" in done.output

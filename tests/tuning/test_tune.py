@@ -491,7 +491,7 @@ def _in_turn():
     ("changes", "vary", "sentence"),
     [
         ({"privacy": {"kind": "none", "epsilon": None}}, RATES, "tacit compare"),
-        ({"personal": {"kind": "shrinkage"}, "data": {"own_share": 0.3}}, RATES, r"\[personal\]"),
+        ({"personal": {"kind": "mean-regularised"}, "data": {"own_share": 0.3}}, RATES, r"\[personal\]"),
         ({"audit": {"canaries": 10}}, RATES, r"\[audit\]"),
         ({"run": {"writers": ["tensorboard"]}}, RATES, "run.writers"),
         ({"privacy": {"accountant": "rdp", "sampler": "fixed"}}, RATES, "fixed size"),

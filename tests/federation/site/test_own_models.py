@@ -163,7 +163,7 @@ def test_with_and_without_own_models_every_answer_is_the_same_to_the_bit(tmp_pat
         return [*answers, server.ask(sent(server.parts.params), kind="keep", run=RUN)]
 
     plain = said("plain")
-    assert said("own", '\n[personal]\nkind = "shrinkage"') == plain
+    assert said("own", '\n[personal]\nkind = "mean-regularised"') == plain
     assert said("wrong", '\n[personal]\nkind = "nonsense"') == plain
     assert due(tmp_path / "own") == [RUN]
 
@@ -254,15 +254,15 @@ def test_no_message_that_a_site_could_pack_holds_an_own_model(hospital):
 @pytest.mark.parametrize(
     ("asks", "sentence"),
     [
-        ('[personal]\nkind = "shrinkage"\n', r"holds out no rows to judge them by: add held_out = 0\.2"),
+        ('[personal]\nkind = "mean-regularised"\n', r"holds out no rows to judge them by: add held_out = 0\.2"),
         ('held_out = 0.3\n[personal]\nkind = "ridge"\n', r"expected kind to be one of"),
         (
             'held_out = 0.3\n[personal]\nkind = "mean-regularised"\nstrength = -1\n',
             r"strength to be a number of at least 0",
         ),
-        ('held_out = 0.3\n[personal]\nkind = "shrinkage"\nlambda = 1\n', r"unknown key 'lambda'"),
+        ('held_out = 0.3\n[personal]\nkind = "mean-regularised"\nlambda = 1\n', r"unknown key 'lambda'"),
         ("held_out = 0.3\n[personal]\nstrength = 1\n", r"to name a kind"),
-        ('held_out = 0.3\npersonal = "shrinkage"\n', r"to name a kind"),
+        ('held_out = 0.3\npersonal = "mean-regularised"\n', r"to name a kind"),
     ],
 )
 def test_what_cannot_be_is_said_before_a_site_joins(hospital, asks, sentence):
@@ -291,14 +291,6 @@ def test_rows_of_one_class_are_said_and_the_loss_decides(hospital):
     words = dict(models.in_words(told))
     assert words["AUROC at home"].startswith("not known: the")
     assert "of one class" in words["note"]
-
-
-def test_shrinkage_is_refused_at_home_where_there_is_no_likelihood(hospital, monkeypatch):
-    folder = hospital(asks='held_out = 0.3\n[personal]\nkind = "shrinkage"\n')
-    monkeypatch.setitem(one.LIKELY, "binary", "another")
-    monkeypatch.setattr("tacit.deploy.site.models.one.LIKELY", {})
-    with pytest.raises(BadInput, match="derives its strength from a likelihood"):
-        models.adapt(folder, RUN)
 
 
 # which model is used
