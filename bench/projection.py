@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse.linalg
 import torch
 
-from tacit.algorithms.rules import PopulationStatistics, combined
+from tacit.algorithms import PopulationStatistics, combined
 from tacit.algorithms.rules.pfa import pfa
 from tacit.types import Message
 

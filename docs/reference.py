@@ -20,7 +20,7 @@ examples, [how to extend](how-to-extend.md) the others. What is not here may cha
 """
 EXTENDED = {  # a part that somebody else writes is built on these
     "tacit.privacy": tuple(privacy._HOMES),
-    "tacit.algorithms.rules": (
+    "tacit.algorithms": (
         "Rule",
         "Sum",
         "Applied",

@@ -7,7 +7,7 @@ import numpy as np
 from torch import nn
 
 import tacit
-from tacit.algorithms.rules import Applied
+from tacit.algorithms import Applied
 
 rng = np.random.default_rng(0)
 

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.algorithms.rules import Rule
+    from tacit.algorithms import Rule
     from tacit.data.given import Dataset
     from tacit.engine.history import History
     from tacit.errors import TacitError
@@ -28,7 +28,7 @@ _HOMES = {
     "Guarantee": "tacit.types",
     "History": "tacit.engine.history",
     "Predictor": "tacit.predict",
-    "Rule": "tacit.algorithms.rules",
+    "Rule": "tacit.algorithms",
     "TacitError": "tacit.errors",
     "load": "tacit.predict",
     "run": "tacit.simulation",

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from torch import nn
 
 from tacit import plugin, store
-from tacit.algorithms.rules import Rule
+from tacit.algorithms import Rule
 from tacit.data.columns import Number
 from tacit.data.given import Dataset
 from tacit.engine import trainers

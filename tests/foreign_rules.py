@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tacit.algorithms.rules import Applied, Rule
+from tacit.algorithms import Applied, Rule
 from tacit.algorithms.rules.mean import mean
 
 

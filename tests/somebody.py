@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tacit.algorithms.rules import Applied, Memory, Rule
+from tacit.algorithms import Applied, Memory, Rule
 from tacit.data.dataset import Dataset
 from tacit.errors import BadInput
 from tacit.types import Message

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import tacit
-from tacit.algorithms import finished, rules
+from tacit.algorithms import PopulationStatistics, combined, finished, group_message, rules, weighted_sum
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.algorithms.record_sums import RecordSums
-from tacit.algorithms.rules import combined
 from tacit.algorithms.rules.pfa import pfa
 from tacit.algorithms.rules.random_projection import random_projection
 from tacit.engine.assemble import build
@@ -37,7 +36,7 @@ def noise_std(epsilon):
 
 
 def statistics(epsilons):
-    return rules.PopulationStatistics(np.asarray(epsilons), noise_std(np.asarray(epsilons)))
+    return PopulationStatistics(np.asarray(epsilons), noise_std(np.asarray(epsilons)))
 
 
 def sent(rule, updates, epsilons=EPSILONS, memory=None, examples=None):
@@ -132,8 +131,8 @@ def summed(rule, messages):
     merged = []
     for name, members in groups.items():
         pairs = [(rule.weight(m.facts), m.tensors["update"]) for m in members]
-        total, weight = rules.weighted_sum(pairs)
-        merged.append(rules.group_message(name, total / weight, [m.facts for m in members]))
+        total, weight = weighted_sum(pairs)
+        merged.append(group_message(name, total / weight, [m.facts for m in members]))
     return merged
 
 

@@ -107,7 +107,7 @@ WRONG = {
         "raising, which [aggregate] names, cannot be made (ZeroDivisionError: by beta)."
     ),
     "aggregate.rule=somebody:no_rule": (
-        "Expected aggregate.rule = 'somebody:no_rule' to make a tacit.algorithms.rules.Rule, got a int."
+        "Expected aggregate.rule = 'somebody:no_rule' to make a tacit.algorithms.Rule, got a int."
     ),
     "aggregate.rule=nobody:rule": (
         "aggregate.rule = 'nobody:rule' cannot be imported (ModuleNotFoundError: No module named 'nobody'): what is installed was"

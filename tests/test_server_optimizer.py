@@ -6,8 +6,7 @@ import torch
 from trained import same_model
 
 import tacit
-from tacit.algorithms import Server, finished
-from tacit.algorithms.rules import PopulationStatistics
+from tacit.algorithms import PopulationStatistics, Server, finished
 from tacit.algorithms.rules.mean import mean
 from tacit.training.optimizer import Adam, Momentum, Sgd
 from tacit.types import Message

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.algorithms import rules
+from tacit.algorithms import PopulationStatistics
 from tacit.algorithms.local_dp import LocalDP
 from tacit.errors import Refused
 from tacit.privacy import samplers
@@ -43,7 +43,7 @@ class ToyPlan(Plan):
 
     def algorithm(self, wiring):
         noise = np.full(self.clients, self.mechanism.noise_std)
-        server = wiring.server(wiring.rule("mean"), rules.PopulationStatistics(wiring.population.epsilons, noise))
+        server = wiring.server(wiring.rule("mean"), PopulationStatistics(wiring.population.epsilons, noise))
         return LocalDP(lambda client: self.mechanism, server, partial(noised_update, sgd=wiring.training))
 
     def words(self, experiment):

@@ -1,12 +1,10 @@
 """Central DP: DP-FedAvg, Algorithm 1 of McMahan et al. 2018 (arXiv:1710.06963) with the estimator of fixed denominator; the
 central half of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Adaptive clip: Andrew et al. 2021 (arXiv:1905.03871).
-
 Guarantee: client level, against everybody who sees the models. The server is trusted: it sees clipped updates and who sent
 them. It clips again, since a client may not have; whose training fails or diverges sends a zero update, and who does not
 answer, or sends what cannot be used, counts as one; the divisor is the expected cohort. So nothing depends on who was drawn,
 who answered, or what one client sent. Where clients take turns in public (privacy/central/banded.py), nobody is in a sum out of
-turn.
-"""
+turn."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +17,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import local_for_round, printable
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, AdaptiveClip, CohortMechanism, ExactSum, TurnMechanism
-from tacit.random import Derive
+from tacit.random import Derive, Stream
 from tacit.training.batches import later, sent
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.optimizer import ServerOptimizer
@@ -33,13 +31,9 @@ TOGETHER = 64  # updates on a device that are clipped and added at once
 @dataclass(frozen=True)
 class CentralDP:
     """`mechanism` is the round: its cohort, its noise and its price; `weights` (by client, at most 1) are the server's own.
-
-    `expected_weight` is q W, the divisor, whoever answers; `adapt` moves the clip from round to round, or None. `groups` are
-    who takes part in rounds 0, 1, .. of a public cycle; without any, chance decides.
-
-    Assumes: the server is trusted, and without `groups` keeps the cohort secret. `cost` is charged to everybody in the
-    population, drawn or not; with `groups` to those whose turn it is.
-    """
+    `expected_weight` is the divisor, whoever answers; `adapt` moves the clip from round to round, or None. `groups` are who
+    takes part in rounds 0, 1, .. of a public cycle; without any, chance decides. Assumes: the server is trusted, and without
+    `groups` keeps the cohort secret. `cost` is charged to everybody, drawn or not; with `groups` to those whose turn it is."""
 
     tolerates_invalid: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
     depends_on_round: ClassVar[bool] = False
@@ -84,10 +78,8 @@ class CentralDP:
         *,
         scales: Sequence[float] | None = None,
     ) -> list[tuple[Message, dict[str, float]]]:
-        """`train` and `release` of several clients at once, whose finite updates (client, parameter) are known.
-
-        `scales` are what `scale_rows_` has multiplied them by, where it has.
-        """
+        """`train` and `release` of several clients at once, whose finite updates (client, parameter) are known. `scales` are
+        what `scale_rows_` has multiplied them by, where it has."""
         if scales is None:
             over = (torch.linalg.vector_norm(updates, dim=1) > float(received.tensors["clip"])).tolist()
             own = [info | {"clipped": float(long)} for info, long in zip(told, over, strict=True)]
@@ -102,10 +94,8 @@ class CentralDP:
         ]
 
     def scale_rows_(self, updates: torch.Tensor, received: Message) -> torch.Tensor | None:
-        """Bounds several updates (client, parameter) where they lie, without a look at the device; by how much each was scaled.
-
-        None, and nothing is done, where the mechanism bounds one at a time. What is not finite stays so, and has a scale of 0.
-        """
+        """Bounds several updates (client, parameter) where they lie, without a look at the device; by how much each was scaled
+        (0: not finite). None, and nothing is done, where the mechanism bounds one at a time."""
         mechanism = self.mechanism.at(float(received.tensors["clip"]))
         if not _in_rows(mechanism):
             return None
@@ -115,25 +105,21 @@ class CentralDP:
 
     def collect(self, state: State, *, round: int) -> "Summing":
         """An empty sum. Raises: BadInput where a cycle's noise is at another round, and for a clip that no round has left."""
-        mechanism = self.mechanism.at(self._clip_of(state))  # S_t: noise and clip of one round cannot differ
+        # below what adapting leaves, updates and noise come among float32's smallest numbers, where noise is rounded to nothing
+        known = state.memory["clip"]
+        clip = float(known) if known.dtype == torch.float64 and not known.shape else math.nan
+        if clip != self.mechanism.clip and not (self.adapt is not None and LEAST_CLIP <= clip <= MOST_CLIP):
+            raise BadInput(
+                "The clip that this run goes on with is not one that its rounds leave: put its newest checkpoint back, or start"
+                " anew with --force, which keeps the old files."
+            )
+        mechanism = self.mechanism.at(clip)  # S_t: noise and clip of one round cannot differ
         total = ExactSum(state.params, clip=mechanism.clip, most=len(self.weights))
         if not self.groups:
             return Summing(self, state, mechanism, total, self.weights)
         if (turn := cast(TurnMechanism, mechanism).round_of(state.memory)) != round:
             raise BadInput(f"The noise is that of round {turn + 1}, and this is round {round + 1}.")
         return Summing(self, state, mechanism, total, self.groups[round % len(self.groups)])
-
-    def _clip_of(self, state: State) -> float:
-        # below what adapting leaves, updates and noise come among float32's smallest numbers, where noise is rounded to nothing
-        known = state.memory["clip"]
-        clip = float(known) if known.dtype == torch.float64 and not known.shape else math.nan
-        adapted = self.adapt is not None and LEAST_CLIP <= clip <= MOST_CLIP
-        if not (adapted or clip == self.mechanism.clip):
-            raise BadInput(
-                "The clip that this run goes on with is not one that its rounds leave: put its newest checkpoint back, or start"
-                " anew with --force, which keeps the old files."
-            )
-        return clip
 
 
 @dataclass(frozen=True)
@@ -153,11 +139,9 @@ class Summing:
     added: list[tuple[list[str], Callable[[], list[float]]]] = field(default_factory=list, repr=False)
 
     def add(self, message: Message) -> None:
-        """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing.
-
-        Guarantee: one client moves the sum by at most its weight times the clip, with its first message, whatever it sends; out
-        of its turn, where there are turns, not at all.
-        """
+        """Clips again and adds; what cannot be used is named in `refused` and counts as zero. Raises nothing. Guarantee: one
+        client moves the sum by at most its weight times the clip, with its first message, whatever it sends; out of its turn
+        not at all."""
         weights = self.algorithm.weights
         try:
             if message.sender in weights and message.sender not in self.known:
@@ -189,36 +173,25 @@ class Summing:
         self.added.append((list(self.waiting), later(scales)))
         self.waiting.clear()
 
-    def _refuse_unfit(self) -> None:
+    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
+        """The model moved by the noised sum. Guarantee: that of the mechanism, whoever answered."""
+        self._add_waiting()
+        state, mechanism, total, algorithm = self.state, self.mechanism, self.total.value(), self.algorithm
+        stream = stream_of(total, derive)
+        rest = {name: tensor for name, tensor in state.memory.items() if name != "clip"}
+        rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
+        mean = noised.vector.to(state.params.dtype) / algorithm.expected_weight  # rounded once, after the noise
+        params, memory = algorithm.optimizer.step(state.params, state.optimizer, mean)
         for names, scales in self.added:
             for name, scale in zip(names, scales(), strict=True):
                 if scale == 0:
                     self.refused[printable(name)] = "the update is not finite, or too long to be scaled"
                     del self.within[name]
-        self.added.clear()
-
-    def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The model moved by the noised sum. Guarantee: that of the mechanism, whoever answered."""
-        self._add_waiting()
-        state, mechanism, total, algorithm = self.state, self.mechanism, self.total.value(), self.algorithm
-        # keyed by the sum itself: another sum, of other answers or other rows, never meets the same noise. A sum on a device is
-        # of a start that has a nonce of its own in every key, and in which this round happens once
-        stream = derive("noise") if total.is_cuda else derive("noise", digest_of(tensor_bytes(total)))
-        rest = {name: tensor for name, tensor in state.memory.items() if name != "clip"}
-        rest, noised = mechanism.noise(rest, stream, Bounded(total, mechanism.sensitivity))
-        mean = noised.vector.to(state.params.dtype) / algorithm.expected_weight  # rounded once, after the noise
-        params, memory = algorithm.optimizer.step(state.params, state.optimizer, mean)
-        self._refuse_unfit()
         within = list(self.within.values())
         count = derive("count", sum(within), len(within))
         clip = algorithm.adapt.next(mechanism, within, count) if algorithm.adapt else mechanism.clip
-        info = {
-            "clip": mechanism.clip,
-            "noise_std": noised.noise_std / algorithm.expected_weight,
-            "refused": self.refused,
-        }
-        norm = mean.norm()
-        info["noised_norm"] = norm if norm.is_cuda else float(norm)  # a device is looked at when a record is made of it
+        std, norm = noised.noise_std / algorithm.expected_weight, mean.norm()
+        info = {"clip": mechanism.clip, "noise_std": std, "refused": self.refused, "noised_norm": as_read(norm)}
         return State(params, {**rest, "clip": torch.tensor(clip, dtype=torch.float64)}, memory), info
 
 
@@ -227,11 +200,20 @@ def _in_rows(mechanism: CohortMechanism) -> bool:
     return hasattr(type(mechanism), "bound_rows")
 
 
-def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:
-    """The update of a known client's first message, of the type and shape of `like`. Raises: BadInput with the reason.
+def stream_of(total: torch.Tensor, derive: Derive) -> Stream:
+    """The stream of a sum's noise, keyed by the sum itself: another sum, of other answers or other rows, never meets the same
+    noise. A sum on a device is of a start that has a nonce of its own in every key, and in which this round happens once."""
+    return derive("noise") if total.is_cuda else derive("noise", digest_of(tensor_bytes(total)))
 
-    Whether it is finite, the clip checks.
-    """
+
+def as_read(norm: torch.Tensor) -> Any:
+    # a device is looked at when a record is made of it
+    return norm if norm.is_cuda else float(norm)
+
+
+def update_of(message: Message, *, like: torch.Tensor, known: Collection[str], seen: Collection[str]) -> torch.Tensor:
+    """The update of a known client's first message, of the type and shape of `like`; whether it is finite, the clip checks.
+    Raises: BadInput with the reason."""
     update = message.tensors.get("update")
     if message.sender not in known:
         raise BadInput("it is no client of this run")

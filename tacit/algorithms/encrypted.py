@@ -1,10 +1,10 @@
 """Encrypted sums with distributed noise: a 2020 note on FedAvg under Paillier, after Geyer, Klein, Nabi (arXiv:1712.07557).
-
 Differences, each for a reason in docs/papers.md: integers instead of floats, shares of noise sized for the fewest reports,
-division after opening. Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server
-holds no key); who can is left with each client's own share. A report that cannot be used is refused by name; a sum of too few
-is not opened, one that is out of range is dropped, and the model stays as it is: what one client can do is stop a sum. Choosing
-clients at random earns nothing: the server knows who reports. A broadcast's fact `turn` is the round's number; a site checks it."""
+division after opening. Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server holds no
+key); who can is left with each client's own share. A report that cannot be used is refused by name; a sum of too few is not
+opened, one that is out of range is dropped, and the model stays as it is: what one client can do is stop a sum. Choosing
+clients at random earns nothing: the server knows who reports. A broadcast's fact `turn` is the round's number; a site checks
+it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Server, finished, local_for_round, printable
-from tacit.algorithms.rules import group_message
+from tacit.algorithms import Server, finished, group_message, local_for_round, printable
 from tacit.crypto.grid import Grid, Quantised
 from tacit.crypto.seal import Collected, Seal
 from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
@@ -31,10 +30,8 @@ OUT_OF_RANGE = GridOverflow, SumOverflow, BadCiphertext
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1.
-
-    Groups are fixed before the run: noise is sized for the clients it protects, and a client is in one sum only.
-    """
+    """A group's noise and seal, and what is public of each client: facts for the rule, and a weight of at most 1. Groups are
+    fixed before the run: noise is sized for the clients it protects, and a client is in one sum only."""
 
     name: str
     noise: ShareMechanism
@@ -44,9 +41,7 @@ class Group:
 
     def mean(self, reports: Collected, *, grid: Grid, round: int) -> Message:
         """The opened sum over the weight it holds, as one message for all who reported. Raises: what `Collected.open` raises.
-
-        Guarantee: clients are counted after opening and by the server's own weights, so nothing that a client states is used.
-        """
+        Guarantee: clients are counted after opening and by the server's own weights, so nothing that a client states is used."""
         total, clients = reports.open(), reports.clients
         weight = sum(self.weights[name] for name in clients)
         update = grid.dequantise(total, round=round) / weight  # divide by K, after opening
@@ -56,11 +51,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Encrypted:
-    """`groups` is each client's group, by name: its noise with its price, and its seal. `grid` holds the clip S.
-
-    Assumes: in every opened sum as many reports with an honest share of the noise as the shares were sized for (the fewest
-    that are opened, less the colluders); the price is for that.
-    """
+    """`groups` is each client's group, by name: its noise with its price, and its seal. `grid` holds the clip S. Assumes: in
+    every opened sum as many reports with an honest share of the noise as the shares were sized for (the fewest that are opened,
+    less the colluders); the price is for that."""
 
     tolerates_invalid: ClassVar[bool] = True
     depends_on_round: ClassVar[bool] = True  # a report is rotated and sealed for its round
@@ -74,13 +67,11 @@ class Encrypted:
         return self.server.init(params)
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
-        """The model, what the rule tells, and the round's number, which rotates the grid and is sealed into every report."""
-        message = self.server.broadcast(state, cohort)
+        message = self.server.broadcast(state, cohort)  # the round rotates the grid and is sealed into every report
         return replace(message, facts=message.facts | {"turn": round})
 
     def cost(self, client: Client) -> DpEvent:
-        """The event of the group's noise: for the opened sum, not for a single report."""
-        return self.groups[client.id].noise.event()
+        return self.groups[client.id].noise.event()  # for the opened sum, not for a single report
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         """Integers with the client's share of the noise; whatever goes wrong in training ends as zeros with noise."""
@@ -128,7 +119,6 @@ class Summing:
     refused: dict[str, str] = field(default_factory=dict)  # by client, or by what was not opened: the reason
 
     def add(self, message: Message) -> None:
-        """Takes a report, or says in `refused` why not. Raises nothing."""
         group, refused = self.algorithm.groups.get(message.sender), self.refused
         if group is None:
             refused[printable(message.sender)] = "it is no client of this run"
@@ -159,13 +149,9 @@ class Summing:
         return state, info | more
 
     def means(self) -> list[Message]:
-        """One message for each group with enough reports; a sum that cannot be opened is named in `refused`. Assumes: proofs were
-        checked (`Collected.settle`).
-
-        Guarantee: a group with too few reports is left out, and the others count. A sum out of range drops the round, all groups of
-        it: one report did not keep to the grid, and nobody can say whose without opening single reports.
-        Raises: what an opener has for the operator: holders that are away stop the run, for a resume.
-        """
+        """One message for each group with enough reports. Assumes: proofs were checked (`Collected.settle`). Guarantee: a sum
+        out of range drops the round, all groups of it: one report did not keep to the grid, and nobody can say whose without
+        opening single reports. Raises: what an opener has for the operator: holders that are away stop the run, for a resume."""
         opened, refused, dropped = list[Message](), self.refused, False
         for name, (group, reports) in self.collected.items():
             try:

@@ -16,10 +16,8 @@ from tacit.types import Client, Message
 
 @dataclass(frozen=True)
 class FedAvg(Served):
-    """Clients run SGD and send the difference; the server averages: w <- w + sum of n_k/n (w_k - w). Guarantee: none.
-
-    A client whose training fails ends the run by name.
-    """
+    """Clients run SGD and send the difference; the server averages: w <- w + sum of n_k/n (w_k - w). Guarantee: none. A client
+    whose training fails ends the run by name."""
 
     tolerates_invalid: ClassVar[bool] = False
     depends_on_round: ClassVar[bool] = False

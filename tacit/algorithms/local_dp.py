@@ -1,8 +1,6 @@
-"""Local DP: Algorithm 2 of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Each participant runs DP-SGD.
-
-Guarantee: record level, add or remove one record of one client; or client level, empty one client.
-Against the server and everybody who sees updates or models. Choosing participants at random earns no amplification here:
-the server sees who takes part."""
+"""Local DP: Algorithm 2 of Naseri, Hayes, De Cristofaro 2022 (arXiv:2009.03561). Each participant runs DP-SGD. Guarantee:
+record level, add or remove one record of one client; or client level, empty one client; against the server and everybody who
+sees updates or models. Choosing participants at random earns no amplification here: the server sees who takes part."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,14 +17,9 @@ from tacit.types import Client, Message, Private
 
 @dataclass(frozen=True)
 class LocalDP(Served):
-    """`mechanism(client)` is what the client runs in one round: its sampling, its noise and its price in one object.
-
-    `local` is where the noise stands: in every step (record level, DP-SGD) or on the whole clipped update (client level).
-    The rule's round is line 7: theta_r <- sum of n_k/n theta_r^k, written for differences.
-
-    Guarantee: an update has its noise before it leaves `train`, drawn by the mechanism that `cost` charges for; all that
-    follows, at the client and at the server, is post-processing.
-    """
+    """`mechanism(client)` is what the client runs in one round: its sampling, its noise and its price in one object. `local` is
+    where the noise stands: in every step (record level, DP-SGD) or on the whole clipped update (client level). The rule's round
+    is line 7. Guarantee: an update has its noise before it leaves `train`, drawn by the mechanism that `cost` charges for."""
 
     tolerates_invalid: ClassVar[bool] = False
     depends_on_round: ClassVar[bool] = False

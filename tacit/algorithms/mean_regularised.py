@@ -1,14 +1,10 @@
-"""MR-MTL: Liu, Hu, Wu, Smith 2022 (arXiv:2206.07902), mean-regularised multi-task learning during training.
-
-Client k keeps a model w_k of its own from round to round. A round begins with it, descends on the client's loss plus
-lambda/2 |w - w_bar|^2, w_bar the common model of the round before, and ends with a noised difference that is sent; of all that is
-sent the server makes the next w_bar. With lambda = 0 clients train alone (with noise), without end they train one model (FedAvg).
-
-Guarantee: w_k is the model before round 1 plus all that client k has sent, so that it is a function of released updates, and to
-begin with it, or to pull from it to w_bar, costs nothing: a round is the same mechanism on the same rows, asked at another place.
-Whoever sees updates knows w_k. So the server keeps it, and clients keep nothing: a w_k that was trained at home without noise
-would carry rows of earlier rounds into the next release, and no price per record would hold. The pull comes after clip and noise
-(as FedProx's does); the paper's code has it inside the clipped gradient."""
+"""MR-MTL: Liu, Hu, Wu, Smith 2022 (arXiv:2206.07902), mean-regularised multi-task learning during training. Client k's round
+begins with its own model w_k, descends on its loss plus lambda/2 |w - w_bar|^2, w_bar the common model of the round before, and
+ends with a noised difference; of all that is sent the server makes the next w_bar. Lambda = 0: clients train alone (with
+noise); without end: FedAvg. Guarantee: w_k is the model before round 1 plus all that client k has released, so to begin with
+it, or to pull from it to w_bar, costs nothing. So the server keeps it, and clients keep nothing: a w_k that was trained at home
+without noise would carry rows of earlier rounds into the next release, and no price per record would hold. The pull comes after
+clip and noise (as FedProx's does); the paper's code has it inside the clipped gradient."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,11 +1,9 @@
-"""Noise once: DP-SGD across clients, one step a round, every record clipped at its client and one noise on the sum of all of them.
-
-Sources: sums of records under a trusted server as in Truex et al. 2019 (arXiv:1812.03224) and Heikkilä et al. 2020
-(arXiv:2007.05553); each client's own epsilon by its own sampling rate is Tacit's (docs/derivations.md). Guarantee: record level,
-add or remove one record of one client, against everybody who sees the models. The server is trusted: it sees sums of clipped
-gradients and who sent them. Batches stay secret at their clients. An empty batch sends zeros; who does not answer, or sends what
-cannot be used, is left out of sum and divisor, which are about clients and known to all.
-"""
+"""Noise once: DP-SGD across clients, one step a round, every record clipped at its client and one noise on the sum of all of
+them. Sources: sums of records under a trusted server as in Truex et al. 2019 (arXiv:1812.03224) and Heikkilä et al. 2020
+(arXiv:2007.05553); each client's own epsilon by its own sampling rate is Tacit's (docs/derivations.md). Guarantee: record
+level, add or remove one record of one client, against everybody who sees the models. The server is trusted: it sees sums of
+clipped gradients and who sent them. Batches stay secret at their clients. An empty batch sends zeros; who does not answer, or
+sends what cannot be used, is left out of sum and divisor, which are about clients and known to all."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +14,7 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import printable
-from tacit.algorithms.central_dp import update_of
+from tacit.algorithms.central_dp import as_read, stream_of, update_of
 from tacit.algorithms.encrypted import Encrypted
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import STEP_BITS, ExactSum, TrainingMechanism, bound
@@ -26,7 +24,6 @@ from tacit.training.clipping import Trained, Workspace
 from tacit.training.dp_sgd import clipped_batch
 from tacit.training.optimizer import Schedule, ServerOptimizer
 from tacit.types import Bounded, Client, Message, Private, State
-from tacit.wire import digest_of, tensor_bytes
 
 SPARE = 10.0  # standard deviations of a batch's size beyond which a sum is scaled down: no honest one ever is
 
@@ -38,10 +35,7 @@ def longest(records: float) -> float:
 
 @dataclass(frozen=True)
 class SumNoise:
-    """The one noise on the sum of all clients' clipped gradients. One record moves the sum by at most `sensitivity`.
-
-    It is the clip, plus what rounding the clients' sums to common steps can add to it (`ExactSum`; docs/derivations.md).
-    """
+    """The one noise on the sum of all clients' clipped gradients."""
 
     noise_multiplier: float
     clip: float
@@ -51,22 +45,20 @@ class SumNoise:
 
     @property
     def length(self) -> float:
-        """No honest client's sum is longer."""
-        return self.clip * longest(self.records)
+        return self.clip * longest(self.records)  # no honest client's sum is longer
 
     @property
     def sensitivity(self) -> float:
-        """The clip; what rounding a sum to float32 can add on either side; and for each coordinate the step that it is cut to."""
+        """The clip; what rounding a sum to float32 can add on either side; and for each coordinate the step that it is cut to
+        (`ExactSum`; docs/derivations.md)."""
         step = 2.0 ** (math.frexp(self.length)[1] - STEP_BITS)
         return self.clip + 2.0**-23 * self.length + math.sqrt(self.size) * step
 
     @property
     def noise_std(self) -> float:
-        """z times what one record can move."""
         return self.noise_multiplier * self.sensitivity
 
     def sum(self, like: torch.Tensor) -> ExactSum:
-        """An empty sum of what has passed `bound`."""
         return ExactSum(like, clip=self.length, most=self.most)
 
     def bound(self, update: torch.Tensor) -> torch.Tensor:
@@ -82,12 +74,21 @@ class SumNoise:
         return Private(total.vector + self.noise_std * stream.normal_like(total.vector).double(), self.noise_std)
 
 
+def clipped_sum(
+    mechanism: Any, work: Workspace, received: Message, client: Client, stream: Stream, views: Shifts | None
+) -> tuple[Bounded, dict[str, float]]:
+    """The sum of the clipped gradients of one Poisson batch at the model that was received, and what it says to its own client."""
+    work.theta.copy_(received.tensors["params"])
+    _, drawn = mechanism.sample(mechanism.init(), stream, client.size)
+    total, info = clipped_batch(work, client, drawn, stream, views)
+    return total, {"loss": info.loss_sum / max(1, info.examples), "clipped": info.fraction_clipped}
+
+
 @dataclass(frozen=True)
 class RecordSums:
-    """`mechanism(client)` draws the client's batch and names its price; `noise` is on the sum, the same for all.
-
-    `records` are what each client's batch is expected to hold (q n), by name: the divisor of a round is theirs who were asked.
-    """
+    """`mechanism(client)` draws the client's batch and names its price, a sampled Gaussian at its own rate; `noise` is on the
+    sum, the same for all. `records` are what each client's batch is expected to hold (q n), by name: the divisor of a round is
+    theirs who were asked."""
 
     tolerates_invalid: ClassVar[bool] = True  # a broken message is refused by name, and the round goes on
     depends_on_round: ClassVar[bool] = False
@@ -101,24 +102,16 @@ class RecordSums:
     views: Shifts | None = None
 
     def init(self, params: torch.Tensor) -> State:
-        """The optimiser's memory alone."""
         return State(params, {}, self.optimizer.init(params))
 
     def broadcast(self, state: State, cohort: Sequence[Client], *, round: int) -> Message:
-        """The model."""
         return Message("server", {"params": state.params})
 
     def cost(self, client: Client) -> DpEvent:
-        """A sampled Gaussian at the client's own rate."""
         return self.mechanism(client).event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        """The sum of the clipped gradients of one Poisson batch at the model that was received."""
-        work.theta.copy_(received.tensors["params"])
-        mechanism, stream = self.mechanism(client), derive("train")
-        _, drawn = mechanism.sample(mechanism.init(), stream, client.size)
-        total, info = clipped_batch(work, client, drawn, stream, self.views)
-        return Trained(total, {"loss": info.loss_sum / max(1, info.examples), "clipped": info.fraction_clipped})
+        return Trained(*clipped_sum(self.mechanism(client), work, received, client, derive("train"), self.views))
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """The sum, which only a trusted server may see. Raises: TypeError for what is no sum of gradients clipped to C."""
@@ -127,7 +120,6 @@ class RecordSums:
         return Message(client.id, {"update": trained.update.vector.to(received.tensors["params"])})
 
     def collect(self, state: State, *, round: int) -> "Adding":
-        """An empty sum."""
         return Adding(self, state, round, self.noise.sum(state.params))
 
 
@@ -156,48 +148,33 @@ class Adding:
             self.within.append(message.sender)
 
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
-        """The optimiser's step along the noised sum over the records that those in it were expected to draw.
-
-        Guarantee: that of the mechanisms, whoever answered; who did is public here, and the divisor follows from it alone.
-        """
+        """The optimiser's step along the noised sum over the records that those in it were expected to draw. Guarantee: that of
+        the mechanisms, whoever answered; who did is public here, and the divisor follows from it alone."""
         algorithm, total = self.algorithm, self.total.value()
-        # keyed by the sum itself, as under central DP: another sum never meets the same noise
-        stream = derive("noise") if total.is_cuda else derive("noise", digest_of(tensor_bytes(total)))
-        noised = algorithm.noise.noise(stream, Bounded(total, algorithm.noise.sensitivity))
+        noised = algorithm.noise.noise(stream_of(total, derive), Bounded(total, algorithm.noise.sensitivity))
         batch = sum(algorithm.records[name] for name in self.within) or sum(algorithm.records.values())
         rate = algorithm.learning_rate * algorithm.schedule(self.round)
         mean = (noised.vector * (-rate / batch)).to(self.state.params.dtype)  # rounded once, after the noise
         params, memory = algorithm.optimizer.step(self.state.params, self.state.optimizer, mean)
-        norm = mean.norm()
         info = {"noise_std": rate * noised.noise_std / batch, "refused": self.refused, "batch": batch}
-        info["noised_norm"] = norm if norm.is_cuda else float(norm)
-        return State(params, {}, memory), info
+        return State(params, {}, memory), info | {"noised_norm": as_read(mean.norm())}
 
 
 @dataclass(frozen=True)
 class SecretRecordSums(Encrypted):
     """The same where nobody is trusted: each client's sum is rounded to the grid, carries its share of the noise and is hidden.
-
-    `mechanism(client)` draws the batch, adds the share and names the price of the opened sum at the client's own rate. A group's
-    `weights` are the records that a client's batch is expected to hold: what the opened sum is divided by, of those in it.
-
-    Guarantee: record level, add or remove one record of one client, for whoever sees opened sums of enough reports.
-    """
+    `mechanism(client)` draws the batch, adds the share and names the price of the opened sum at the client's own rate. A
+    group's `weights` are the records that a client's batch is expected to hold: what the opened sum is divided by, of those in
+    it. Guarantee: record level, add or remove one record of one client, for whoever sees opened sums of enough reports."""
 
     mechanism: Callable[[Client], Any]
     views: Shifts | None = None
 
     def cost(self, client: Client) -> DpEvent:
-        """The opened sum, in which a record of this client takes part at its rate."""
         return self.mechanism(client).event()
 
     def quantised(
         self, work: Workspace, received: Message, client: Client, derive: Derive
     ) -> tuple[Any, dict[str, Any]]:
-        """The integers of one Poisson batch's clipped gradients, without noise."""
-        work.theta.copy_(received.tensors["params"])
-        stream, mechanism = derive("train"), self.mechanism(client)
-        _, drawn = mechanism.sample(mechanism.init(), stream, client.size)
-        total, info = clipped_batch(work, client, drawn, stream, self.views)
-        told = {"loss": info.loss_sum / max(1, info.examples), "clipped": info.fraction_clipped}
-        return self.grid.quantise(total.vector.cpu().numpy(), stream=derive("rounding")), told
+        total, info = clipped_sum(self.mechanism(client), work, received, client, derive("train"), self.views)
+        return self.grid.quantise(total.vector.cpu().numpy(), stream=derive("rounding")), info

@@ -1,13 +1,9 @@
-"""SCAFFOLD: Karimireddy et al. 2020 (arXiv:1910.06378v4), Algorithm 1, with option II of line 12. Under local DP it is DP-SCAFFOLD:
-Noble, Bellet, Dieuleveut 2022 (arXiv:2111.09278v3), Algorithm 1.
-
-A client steps along g - c_i + c, so that it does not drift towards its own optimum. Option II of line 12,
-c_i+ = c_i - c + (x - y_i) / (K eta_l), follows from c and from the update y_i - x that the client sends anyway. So the server does
-that line for it: clients keep nothing between rounds and send one vector instead of two, and all that a round starts from is in
-the server's state.
-
-Guarantee: control variates are functions of released updates, and what a client does with them comes after its noise: all of it
-is post-processing. Where the server has only sums (central and distributed DP), there is none: see docs/decisions.md."""
+"""SCAFFOLD: Karimireddy et al. 2020 (arXiv:1910.06378v4), Algorithm 1, with option II of line 12. Under local DP it is
+DP-SCAFFOLD: Noble, Bellet, Dieuleveut 2022 (arXiv:2111.09278v3), Algorithm 1. A client steps along g - c_i + c. Option II of
+line 12, c_i+ = c_i - c + (x - y_i) / (K eta_l), follows from c and from the update y_i - x that the client sends anyway: so the
+server does that line, clients keep nothing between rounds and send one vector instead of two. Guarantee: control variates are
+functions of released updates, and what a client does with them comes after its noise: all of it is post-processing. Where the
+server has only sums (central and distributed DP), there is none: see docs/decisions.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,10 +21,8 @@ CORRECTION, CORRECTED = "correction", "corrected"  # c - c_i of a round's client
 @dataclass(frozen=True, eq=False)
 class Scaffold:
     """`reach(round)` is K eta_l of every client: how far a gradient of one in all of its steps moves it in that round.
-
-    `weights` are the clients' shares in c, where the paper has 1/N. They decide whose optimum is found, because along g - c_i + c
-    all clients want the same; so they are those of the rule: by examples, unless it weighs its sums in another way.
-    """
+    `weights` are the clients' shares in c, where the paper has 1/N: those of the rule, because all clients want the same along
+    g - c_i + c, and the shares decide whose optimum is found."""
 
     places: Mapping[str, int] = field(repr=False)  # of all N clients, by name
     weights: np.ndarray = field(repr=False)
@@ -38,7 +32,7 @@ class Scaffold:
         return {"c": torch.zeros_like(params), "clients": params.new_zeros(len(self.places), params.numel())}
 
     def tell(self, message: Message, controls: Controls, cohort: Sequence[Client]) -> Message:
-        """Adds to what a round's clients are told: line 4, communicate (x, c), and the c_i that they need not keep."""
+        """Line 4, communicate (x, c), and the c_i that clients need not keep."""
         places = [self.places[client.id] for client in cohort]
         tensors = message.tensors | {CORRECTION: controls["c"] - controls["clients"][places]}
         return replace(message, tensors=tensors, facts=message.facts | {CORRECTED: [client.id for client in cohort]})
@@ -47,11 +41,10 @@ class Scaffold:
         return x
 
     def correction(self, correction: torch.Tensor) -> torch.Tensor:
-        """What a step is moved by: c - c_i, as it was told."""
         return correction
 
     def own(self, controls: Controls, message: Message, *, round: int, share: float) -> dict[int, torch.Tensor]:
-        """Line 12, option II, of who sent the message: its place and its c_i+ = c_i - c + (x - y_i) / (K eta_l)."""
+        """Line 12, option II, of who sent the message: its place and its c_i+."""
         if "update" not in message.tensors:
             raise BadInput(f"Client {message.sender} sent no whole update for SCAFFOLD to follow: use the rule mean.")
         i = self.places[message.sender]

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from torch import nn
 
 from tacit import check
-from tacit.algorithms import Algorithm, rule_of
+from tacit.algorithms import Algorithm, Server
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
 from tacit.data.load import load
@@ -192,12 +192,13 @@ class Parts(TrainingTask):
     @cached_property
     def releases(self) -> Releases:
         """What every release of this start is a function of."""
+        server = getattr(self.algorithm, "server", None)  # central DP has no rule
         return Releases(
             with_rule(self),
             self.population,
             self.plan,
             self.model,
-            rule_of(self.algorithm),
+            server.rule if isinstance(server, Server) else None,
             self.initial_model_digest,
             self.nonce,
             self.is_deployed,

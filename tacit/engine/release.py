@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 import tacit
+from tacit.algorithms import Rule
 from tacit.data.load import settings
 from tacit.data.population import Population
 from tacit.experiment import Experiment
@@ -69,7 +70,7 @@ class Releases:
     population: Population = field(repr=False)
     plan: Plan
     model: nn.Module = field(repr=False)
-    rule: object
+    rule: Rule | None
     initial_model_digest: str = ""  # `held`
     nonce: str = ""
     is_deployed: bool = False

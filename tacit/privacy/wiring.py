@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import nn
 
-from tacit.algorithms import Control, Server, rules
+from tacit.algorithms import Control, Layout, PopulationStatistics, Rule, Server, rules
 from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.rules import ceiling
 from tacit.algorithms.scaffold import Scaffold
@@ -51,7 +51,7 @@ def descent_of(experiment: Experiment) -> Descent:
     return Descent(train.momentum or 0.0, train.weight_decay or 0.0, pull or 0.0, schedule)
 
 
-def _weight(rule: rules.Rule, facts: dict[str, Any]) -> float:
+def _weight(rule: Rule, facts: dict[str, Any]) -> float:
     return rule.weight(facts) if rule.sees == "sums" else float(facts["examples"])
 
 
@@ -77,7 +77,7 @@ class Wiring:
     seals: Seals | None = None
 
     @cached_property
-    def layout(self) -> rules.Layout:
+    def layout(self) -> Layout:
         """Where each tensor of the model lies in the vector of its parameters."""
         return tuple((block.start, block.stop) for block in blocks(self.model))
 
@@ -113,19 +113,19 @@ class Wiring:
         train = self.experiment.train
         return max(1.0, share * rounds_in_it(train.rounds, rate=train.averaging))
 
-    def rule(self, name: str) -> rules.Rule:
+    def rule(self, name: str) -> Rule:
         """A rule with the experiment's options, or the one that was passed from Python. Raises BadInput for a rule that is
         not there, or options it does not take."""
         return rules.of(self.experiment.aggregate, name)
 
-    def statistics(self, noise_stds: np.ndarray, rounds: float = 1.0) -> rules.PopulationStatistics:
+    def statistics(self, noise_stds: np.ndarray, rounds: float = 1.0) -> PopulationStatistics:
         """What is public of the clients, each counting for at most its share of what all declare (`aggregate.most_share`)."""
         population, most = self.population, self.experiment.aggregate.most_share
         epsilon, examples = ceiling(population.epsilons, most), ceiling(population.sizes, most)
         whole = examples if examples == np.inf else max(1, int(examples))
-        return rules.PopulationStatistics(np.minimum(population.epsilons, epsilon), noise_stds, rounds, epsilon, whole)
+        return PopulationStatistics(np.minimum(population.epsilons, epsilon), noise_stds, rounds, epsilon, whole)
 
-    def facts(self, statistics: rules.PopulationStatistics) -> Iterator[dict[str, Any]]:
+    def facts(self, statistics: PopulationStatistics) -> Iterator[dict[str, Any]]:
         """What each client is weighed by, in their order."""
         known = zip(self.population.sizes, self.population.epsilons, statistics.noise_stds, strict=True)
         for size, epsilon, noise in known:
@@ -133,8 +133,8 @@ class Wiring:
 
     def server(
         self,
-        rule: rules.Rule,
-        statistics: rules.PopulationStatistics,
+        rule: Rule,
+        statistics: PopulationStatistics,
         *,
         schedule: Schedule | None = None,
         control: Control | None = None,
@@ -142,9 +142,7 @@ class Wiring:
         """The server's part, for a rule and what is public of the clients."""
         return Server(rule, self.layout, statistics, self.optimizer, schedule or CONSTANT, control)
 
-    def control(
-        self, rule: rules.Rule, statistics: rules.PopulationStatistics, steps: np.ndarray | None = None
-    ) -> Control | None:
+    def control(self, rule: Rule, statistics: PopulationStatistics, steps: np.ndarray | None = None) -> Control | None:
         """SCAFFOLD or own models during training, where one is asked for. Raises BadInput. `steps` are the clients' own,
         unless they run plain SGD."""
         train, population, training = self.experiment.train, self.population, self.training

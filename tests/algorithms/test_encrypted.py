@@ -9,9 +9,9 @@ import torch
 from redteam.cheating_site import CheatingSite, message
 from statistical import has_std
 
-from tacit.algorithms import Server, finished
+from tacit.algorithms import PopulationStatistics, Server, finished
 from tacit.algorithms.encrypted import Encrypted, Group
-from tacit.algorithms.rules import PopulationStatistics, load
+from tacit.algorithms.rules import load
 from tacit.crypto.grid import Grid, Lanes
 from tacit.crypto.keys import new_signer
 from tacit.crypto.paillier import Randomisers

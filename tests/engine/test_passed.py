@@ -16,7 +16,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import tacit
-from tacit.algorithms.rules import Applied, Rule
+from tacit.algorithms import Applied, Rule
 from tacit.algorithms.rules.inverse_variance import inverse_variance
 from tacit.algorithms.rules.mean import mean
 from tacit.cli.app import app

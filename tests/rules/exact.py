@@ -2,7 +2,7 @@
 
 import torch
 
-from tacit.algorithms.rules import weighted_sum
+from tacit.algorithms import weighted_sum
 from tacit.algorithms.rules.inverse_variance import variance
 from tacit.algorithms.rules.random_effects import between
 

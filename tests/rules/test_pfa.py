@@ -4,8 +4,7 @@ import torch
 from test_contracts import EPSILONS, LAYOUT, draws, sent, statistics
 
 import tacit
-from tacit.algorithms import rules
-from tacit.algorithms.rules import combined
+from tacit.algorithms import combined, rules
 from tacit.errors import BadInput
 from tacit.wire import pack
 

@@ -8,7 +8,7 @@ import torch
 from rules.exact import Exact
 from statistical import has_std
 
-from tacit.algorithms.rules import PopulationStatistics
+from tacit.algorithms import PopulationStatistics
 from tacit.algorithms.rules.inverse_variance import information, variances_of
 from tacit.algorithms.rules.random_effects import CLIENTS, SUMS, Residuals, random_effects, sketched
 from tacit.types import Message

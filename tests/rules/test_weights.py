@@ -5,8 +5,7 @@ from rules.exact import between_dl
 from test_contracts import EPSILONS, LAYOUT, draws, noise_std, sent, statistics
 
 import tacit
-from tacit.algorithms import rules
-from tacit.algorithms.rules import combined
+from tacit.algorithms import combined, rules
 from tacit.algorithms.rules.random_effects import between, gram, nearest
 from tacit.algorithms.rules.robust import sparse_part
 from tacit.engine.assemble import build

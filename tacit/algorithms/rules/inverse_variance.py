@@ -1,8 +1,7 @@
-"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise: the mean of least variance if all clients want the same.
-
-The Gauss-Markov weights. A round whose cohort happens to hold little information (no loose
-client was drawn) takes a proportionally smaller step: the sum is divided by the weight that a cohort of this size is
-expected to have, where that is more. Clients whose data differ are not equal, though: see `random-effects`. Sees: sums."""
+"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise (Gauss-Markov): the mean of least variance if all clients want
+the same. A round whose cohort happens to hold little information (no loose client was drawn) takes a proportionally smaller step:
+the sum is divided by the weight that a cohort of this size is expected to have, where that is more. Clients whose data differ are
+not equal, though: see `random-effects`. Sees: sums."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,21 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.algorithms.rules import Applied, Layout, Memory, PopulationStatistics, Rule, Sum
+from tacit.algorithms import Applied, Layout, Memory, PopulationStatistics, Rule, Sum
 from tacit.errors import BadInput
 from tacit.types import Message
 
 MOST_VALUES = 4096
-NEAR = 0.01
+NEAR = 0.01  # of many clients, those within 1 % of each other have one variance
 
 
 @dataclass(frozen=True)
 class inverse_variance(Rule):
-    """The sum of update_m/sigma_m^2 over the sum of 1/sigma_m^2, or over its expectation if that is larger.
-
-    Guarantee: of all weighted means the one of least noise, if sigma_m is the clients' true noise. A client that states less
-    than it has gets more weight than is its due; `robust` does not believe what is stated.
-    """
+    """The sum of update_m/sigma_m^2 over the sum of 1/sigma_m^2, or over its expectation if that is larger. Guarantee: of all
+    weighted means the one of least noise, if sigma_m is the clients' true noise. A client that states less than it has gets more
+    weight than is its due; `robust` does not believe what is stated."""
 
     sees = "sums"
     needs = ("noise_std",)
@@ -36,7 +33,7 @@ class inverse_variance(Rule):
         return float(facts["noise_std"]) ** -2
 
     def add(self, gathered: Sum, message: Message) -> None:
-        """Adds an update by 1/sigma^2. Raises: BadInput, naming the client, for one that states no noise."""
+        """Raises: BadInput, naming the client, for one that states no noise."""
         clients = message.facts.get("clients", 1)
         gathered.add(1 / variance(message), message.tensors["update"], clients=clients)
 
@@ -55,7 +52,7 @@ def variance(message: Message) -> float:
 
 
 def variances_of(statistics: PopulationStatistics) -> Memory:
-    """The clients' noise variances and how many have each. Of many clients, those within 1 % of each other have one.
+    """The clients' noise variances and how many have each.
 
     >>> {name: part.tolist() for name, part in variances_of(PopulationStatistics(np.ones(3), np.array([1.0, 2.0, 1.0]))).items()}
     {'variances': [1.0, 4.0], 'counts': [2.0, 1.0]}
@@ -70,9 +67,8 @@ def variances_of(statistics: PopulationStatistics) -> Memory:
 
 
 def information(memory: Memory, weight: float, *, clients: int, horizon: float = 1.0, tau2: float = 0.0) -> float:
-    """The weight of this cohort over that of an average cohort of as many clients, at most 1.
-
-    Variances are over the horizon, and between clients that differ by tau^2 they grow by it.
+    """The weight of this cohort over that of an average cohort of as many clients, at most 1. Variances are over the horizon, and
+    between clients that differ by tau^2 they grow by it.
 
     >>> memory = {"variances": torch.tensor([1.0, 4.0]), "counts": torch.tensor([2.0, 2.0])}
     >>> information(memory, 0.5, clients=2)

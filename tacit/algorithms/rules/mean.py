@@ -1,11 +1,10 @@
 """`mean`: FedAvg's average, each client weighted by its number of examples (McMahan et al. 2017, Algorithm 1).
-
 Sees: sums. Good when all clients add the same noise; with unequal budgets the noisiest drown the others."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.algorithms.rules import Applied, Memory, Rule, Sum
+from tacit.algorithms import Applied, Memory, Rule, Sum
 
 
 @dataclass(frozen=True)

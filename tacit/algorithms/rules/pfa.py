@@ -1,10 +1,9 @@
-"""`pfa`: Projected Federated Averaging (Liu, Lou, Xiong, Liu, Meng, PVLDB 15(4), 2021), Algorithm 3: clients with a large epsilon
-are "public", the private mean is projected onto the top-k subspace of the public updates, both means are averaged by epsilon.
-
-Two readings, because the paper and its released code differ: `paper` takes the outer product of the public *mean* (rank one, no
-centring, whole vector, split per round by a mixture); `code` takes the public updates centred by their mean, per layer, split once
-by the top 10 % of all clients. Sees: rows of the public clients and the sum of the private ones (projection is linear); in the
-paper's reading sums of both. A round without a public client leaves the model as it is; one public client is not centred."""
+"""`pfa`: Projected Federated Averaging (Liu, Lou, Xiong, Liu, Meng, PVLDB 15(4), 2021), Algorithm 3: clients with a large
+epsilon are "public", the private mean is projected onto the top-k subspace of the public updates, both means are averaged by
+epsilon. Two readings, because the paper and its released code differ: `paper` takes the outer product of the public *mean*
+(rank one, no centring, whole vector, split per round by a mixture); `code` takes the public updates centred by their mean, per
+layer, split once by the top 10 % of all clients. Sees: rows of the public clients and the sum of the private ones (projection
+is linear); in the paper's reading sums of both."""
 
 import warnings
 from collections.abc import Sequence
@@ -16,16 +15,8 @@ import numpy as np
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import (
-    Applied,
-    Layout,
-    Memory,
-    PopulationStatistics,
-    Rule,
-    Sum,
-    refuse_unlimited,
-    weighted_sum,
-)
+from tacit.algorithms import Applied, Layout, Memory, PopulationStatistics, Rule, Sum, weighted_sum
+from tacit.algorithms.rules import refuse_unlimited
 from tacit.errors import BadInput
 from tacit.types import Message
 
@@ -37,11 +28,8 @@ NEGLIGIBLE = 1e-10  # of the largest eigenvalue: float32 rows carry no more
 
 @dataclass(frozen=True)
 class pfa(Rule):
-    """PFA. `blocks` and `split` follow the reading unless they are named; k above the rank of the public updates adds nothing.
-
-    Assumes: epsilons are stated truthfully. A client that states a large one is public and shapes the subspace, and counts for at
-    most `aggregate.most_share` of the weight.
-    """
+    """PFA. k above the rank of the public updates adds nothing. Assumes: epsilons are stated truthfully; a client that states a
+    large one is public and shapes the subspace, and counts for at most `aggregate.most_share` of the weight."""
 
     reading: Literal["paper", "code"] = "code"  # the paper's algorithm, or that of its released code
     rank: int = 1  # k, the directions of a block that private updates are projected on
@@ -60,21 +48,20 @@ class pfa(Rule):
             object.__setattr__(self, "sees", "sums")
 
     def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
-        """The blocks of the model; in the code's reading also the threshold. Raises: BadInput for weights that are infinite."""
+        """Raises: BadInput for weights that are infinite."""
         if self.weights == "epsilon":
             refuse_unlimited(statistics)
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
         if self.reading == "code":  # split once, over all clients
-            memory["threshold"] = torch.tensor(self._threshold(statistics.epsilons), dtype=torch.float64)
+            cut = threshold(statistics.epsilons, how=str(self.split), share=self.share)
+            memory["threshold"] = torch.tensor(cut, dtype=torch.float64)
         return memory
 
     def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
         """The epsilon from which a client is public: the run's, or in the paper's reading that of the round's cohort."""
-        cut = float(memory["threshold"]) if "threshold" in memory else self._threshold(epsilons)
+        known = memory.get("threshold")
+        cut = threshold(epsilons, how=str(self.split), share=self.share) if known is None else float(known)
         return Message("server", {}, {"threshold": cut})
-
-    def _threshold(self, epsilons: np.ndarray) -> float:
-        return threshold(epsilons, how=str(self.split), share=self.share)
 
     def refuse(self, received: Message, *, size: int) -> None:
         if type(received.facts.get("threshold")) not in (int, float):
@@ -102,7 +89,7 @@ class pfa(Rule):
         spaces = self.spaces(memory, gathered.rows, gathered.weights)
         for space, block in zip(spaces, self.parts(memory, private[1]), strict=True):
             block.copy_(space.point(space.coordinates(block)))  # in place: the private mean is not needed again
-        return Applied(gathered.with_private(*private), memory, gathered.info(self.largest_rank(spaces)))
+        return Applied(gathered.with_private(*private), memory, gathered.info(max(s.mix.shape[1] for s in spaces)))
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts[self.weights])
@@ -123,10 +110,6 @@ class pfa(Rule):
         blocks = zip(*(self.parts(memory, row) for row in rows), strict=True)
         return [subspace(block, rank=self.rank, centred=len(rows) > 1) for block in blocks]
 
-    def largest_rank(self, spaces: "list[Subspace]") -> int:
-        """The largest rank among the blocks: at most `rank`, less where the public updates have less."""
-        return max(space.mix.shape[1] for space in spaces)
-
 
 @dataclass(frozen=True)
 class Divided:
@@ -137,7 +120,6 @@ class Divided:
     private: Sum = field(default_factory=Sum)
 
     def add(self, weight: float, message: Message) -> None:
-        """Takes one message by its group. Whoever states none is private."""
         if message.facts.get("group") == "public":
             self.rows.append(message.tensors["update"])
             self.weights.append(weight)
@@ -146,12 +128,11 @@ class Divided:
             self.private.add(weight, sent)
 
     def private_mean(self) -> tuple[float, torch.Tensor] | None:
-        """(weight, mean) of the private updates, or None without any. It takes the place of their sum: ask once."""
+        """(weight, mean) of the private updates, or None without any. It takes the place of their sum: use it once."""
         private = self.private
         return (private.weight, private.total.div_(private.weight)) if private.clients else None
 
     def public_mean(self) -> torch.Tensor:
-        """By the weights. Raises: BadInput without public updates."""
         total, weight = weighted_sum(zip(self.weights, self.rows, strict=True))
         return total / weight
 
@@ -206,11 +187,9 @@ class Subspace:
 
 
 def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subspace:
-    """The top `rank` directions of the rows, around their mean if `centred`; fewer if the rows have fewer.
-
-    Guarantee: V is orthonormal and spans the directions of the largest singular values, without those whose square is below
-    NEGLIGIBLE of the largest: a rank above that of the rows lets no noise in. Assumes: at least one row; they are not copied.
-    """
+    """The top `rank` directions of the rows, around their mean if `centred`; fewer if the rows have fewer. Guarantee: V is
+    orthonormal and spans the directions of the largest singular values, without those whose square is below NEGLIGIBLE of the
+    largest: a rank above that of the rows lets no noise in. Assumes: at least one row; they are not copied."""
     n, step = len(rows), _chunk(rows[0])
     gram = torch.zeros(n, n, dtype=torch.float64, device=rows[0].device)
     for start in range(0, len(rows[0]), step):
@@ -218,7 +197,12 @@ def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subsp
         gram += part @ part.T
     gram, centre = gram.cpu(), None
     if centred:
-        centre = torch.stack(list(rows)).mean(0) if n * len(rows[0]) <= CHUNK else _mean(rows)
+        if n * len(rows[0]) <= CHUNK:
+            centre = torch.stack(list(rows)).mean(0)
+        else:  # nothing as long as all rows is made
+            centre = torch.zeros_like(rows[0])
+            for row in rows:
+                centre.add_(row, alpha=1 / n)
         away = torch.eye(n, dtype=torch.float64) - 1.0 / n
         gram = away @ gram @ away
     values, vectors = torch.linalg.eigh(gram)
@@ -229,13 +213,6 @@ def subspace(rows: Sequence[torch.Tensor], *, rank: int, centred: bool) -> Subsp
 
 def _chunk(row: torch.Tensor) -> int:
     return CHUNK_ON_DEVICE if row.is_cuda else CHUNK
-
-
-def _mean(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    total = torch.zeros_like(rows[0])
-    for row in rows:
-        total.add_(row, alpha=1 / len(rows))
-    return total
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor, centre: torch.Tensor | None) -> torch.Tensor:
@@ -252,11 +229,9 @@ def _dot(a: torch.Tensor, b: torch.Tensor, centre: torch.Tensor | None) -> torch
 
 
 def threshold(epsilons: np.ndarray, *, how: str, share: float) -> float:
-    """The smallest epsilon that counts as public. `gmm`: two Gaussians fitted to the epsilons; `kmeans`: the exact best cut in two;
-    `top`: the `share` of clients with the largest.
-
-    Guarantee: it is one of the epsilons, so at least one client is public. Equal epsilons make everybody public. If one is
-    infinite, the infinite ones are the public ones.
+    """The smallest epsilon that counts as public. `gmm`: two Gaussians fitted to the epsilons; `kmeans`: the exact best cut in
+    two; `top`: the `share` of clients with the largest. Guarantee: it is one of the epsilons, so at least one client is public;
+    equal ones are all public. If one is infinite, the infinite ones are the public ones.
 
     >>> threshold(np.array([0.1, 0.12, 9.0, 11.0]), how="kmeans", share=0.1)
     9.0

@@ -1,9 +1,8 @@
-"""`pfa-plus`: PFA whose private clients upload k numbers per block (Liu et al., PVLDB 15(4), 2021, section 4.4).
-
-The first round is PFA. After it the server broadcasts the basis it found last; a private client sends the coordinates of its
-update in that basis and nothing else, the server rebuilds their mean in the same old basis, and the public updates of
-the round give the next one. A round without a public client keeps the old basis. Uplink falls by the model's size over
-k; downlink grows by k + 1 models."""
+"""`pfa-plus`: PFA whose private clients upload k numbers per block (Liu et al., PVLDB 15(4), 2021, section 4.4). The first
+round is PFA. After it the server broadcasts the basis it found last; a private client sends the coordinates of its update in
+that basis and nothing else, the server rebuilds their mean in the same old basis, and the public updates of the round give the
+next one. A round without a public client keeps the old basis. Uplink falls by the model's size over k; downlink grows by k + 1
+models."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.algorithms.rules import Applied, Memory
+from tacit.algorithms import Applied, Memory
 from tacit.algorithms.rules.pfa import Divided, pfa
 from tacit.errors import BadInput
 from tacit.types import Message
@@ -31,7 +30,7 @@ class pfa_plus(pfa):
         return Message("server", basis, {**message.facts, "layout": self.offsets(memory)} if basis else message.facts)
 
     def refuse(self, received: Message, *, size: int) -> None:
-        """Refuses a basis, centre or layout of another size or type than the model and the rank allow. Raises: BadInput."""
+        """Raises: BadInput for a basis, centre or layout of another size or type than the model and the rank allow."""
         super().refuse(received, size=size)
         if "basis" not in received.tensors:
             return
@@ -67,22 +66,20 @@ class pfa_plus(pfa):
         after, info = self._refreshed(memory, gathered.rows, gathered.weights), gathered.info(memory["basis"].shape[1])
         if private is None:
             return Applied(gathered.public_mean(), after, info)
-        return Applied(gathered.with_private(private[0], self._rebuilt(memory, private[1])), after, info)
+        blocks = pairwise(self.offsets(memory))
+        sizes = torch.tensor([stop - start for start, stop in blocks], device=private[1].device)
+        point = (memory["basis"] * private[1].repeat_interleave(sizes, dim=0)).sum(1)
+        rebuilt = point + memory["centre"] if "centre" in memory else point
+        return Applied(gathered.with_private(private[0], rebuilt), after, info)
 
     def _refreshed(self, memory: Memory, rows: list[torch.Tensor], weights: list[float]) -> Memory:
         if not rows:
             return memory
         spaces = self.spaces(memory, rows, weights)
-        k = max(1, self.largest_rank(spaces))
+        k = max(1, *(s.mix.shape[1] for s in spaces))
         padded = [torch.nn.functional.pad(s.basis(), (0, k - s.mix.shape[1])) for s in spaces]
         fresh = {name: memory[name] for name in ("layout", "threshold") if name in memory} | {
             "basis": torch.cat(padded)
         }
         centres = [s.centre for s in spaces if s.centre is not None]
         return fresh | ({"centre": torch.cat(centres)} if centres else {})
-
-    def _rebuilt(self, memory: Memory, coordinates: torch.Tensor) -> torch.Tensor:
-        blocks = pairwise(self.offsets(memory))
-        sizes = torch.tensor([stop - start for start, stop in blocks], device=coordinates.device)
-        point = (memory["basis"] * coordinates.repeat_interleave(sizes, dim=0)).sum(1)
-        return point + memory["centre"] if "centre" in memory else point

@@ -1,5 +1,4 @@
 """`public-only`: the control that projection has to beat: average the public clients by epsilon and ignore the others.
-
 Sees: sums. A round without a public client leaves the model as it is."""
 
 from dataclasses import dataclass, field
@@ -8,19 +7,30 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from tacit.algorithms.rules import Applied, Layout, Memory, PopulationStatistics, Rule, Sum
+from tacit.algorithms import Applied, Layout, Memory, PopulationStatistics, Rule, Sum
 from tacit.algorithms.rules.pfa import pfa
 from tacit.errors import BadInput
 from tacit.types import Message
 
 
+@dataclass
+class PublicSum:
+    """The sum of the round's public updates, and the last update of all, whose shape a step of zero has."""
+
+    public: Sum = field(default_factory=Sum)
+    last: torch.Tensor | None = None
+
+
 @dataclass(frozen=True)
 class public_only(Rule):
-    """The public mean by epsilon. `split` and `share` as in `pfa`; private updates are received and not used."""
+    """The public mean by epsilon. Clients are divided and told apart as by `pfa`; private ones upload as much, for nothing."""
 
     split: Literal["gmm", "kmeans", "top"] = "top"  # how clients are divided into public and private
     share: float = 0.1  # of the clients that `top` makes public
     sees = "sums"
+
+    def _pfa(self) -> pfa:
+        return pfa(split=self.split, share=self.share)
 
     def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
         return self._pfa().init(layout, statistics)
@@ -34,35 +44,22 @@ class public_only(Rule):
     def send(
         self, update: torch.Tensor, facts: dict[str, Any], received: Message
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The whole update and the client's group, as under `pfa`: a private client uploads as much, for nothing."""
         return self._pfa().send(update, facts, received)
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts["epsilon"])
 
-    def start(self) -> "PublicSum":
+    def start(self) -> PublicSum:
         return PublicSum()
 
-    def add(self, gathered: "PublicSum", message: Message) -> None:
-        """Adds a public update; of a private one only the shape is of use."""
+    def add(self, gathered: PublicSum, message: Message) -> None:
         gathered.last = message.tensors["update"]
         if message.facts.get("group") == "public":
             gathered.public.add(self.weight(message.facts), gathered.last, clients=message.facts.get("clients", 1))
 
-    def apply(self, memory: Memory, gathered: "PublicSum") -> Applied:
+    def apply(self, memory: Memory, gathered: PublicSum) -> Applied:
         if gathered.last is None:
             raise BadInput("Expected at least one update.")
         public = gathered.public
         update = public.mean() if public.clients else torch.zeros_like(gathered.last)
         return Applied(update, memory, {"public": public.clients})
-
-    def _pfa(self) -> pfa:
-        return pfa(split=self.split, share=self.share)
-
-
-@dataclass
-class PublicSum:
-    """The sum of the round's public updates, and the last update of all, whose shape a step of zero has."""
-
-    public: Sum = field(default_factory=Sum)
-    last: torch.Tensor | None = None

@@ -31,7 +31,7 @@ from functools import lru_cache
 import torch
 
 from tacit import check
-from tacit.algorithms.rules import Applied, Layout, Memory, PopulationStatistics, Rule, weighted_sum
+from tacit.algorithms import Applied, Layout, Memory, PopulationStatistics, Rule, weighted_sum
 from tacit.algorithms.rules.inverse_variance import information, variance, variances_of
 from tacit.errors import BadInput
 from tacit.types import Message
@@ -44,14 +44,9 @@ FIELDS = ("names", "sums", "seen", "noise", "last")  # of `Residuals`
 
 @dataclass(frozen=True)
 class random_effects(Rule):
-    """The sum of w_m update_m, the weights as above, shortened as by `inverse_variance`.
-
-    `horizon` is H, the rounds over which noise averages out, by default those that are planned; `caution` is how many
-    standard errors a difference between clients must show before it is believed. A round computes the residuals around the
-    mean by the old tau^2, estimates a new one and weighs by that. Memory and time do not grow with the rounds.
-
-    Assumes: sigma_m is stated truthfully, and a client keeps its name from round to round.
-    """
+    """The sum of w_m update_m, the weights as above, shortened as by `inverse_variance`. A round computes the residuals around
+    the mean by the old tau^2, estimates a new one and weighs by that. Memory and time do not grow with the rounds. Assumes:
+    sigma_m is stated truthfully, and a client keeps its name from round to round."""
 
     horizon: float | None = None  # H, the rounds over which noise averages out; nothing: those that are planned
     caution: float = 2.0  # standard errors that a difference between clients must show
@@ -64,13 +59,12 @@ class random_effects(Rule):
         check.at_least(0, **{"aggregate.caution": self.caution})
 
     def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
-        """All clients' variances, the horizon, and tau^2 = 0: at first clients are believed to want the same."""
         horizon = statistics.rounds if self.horizon is None else self.horizon
         numbers = {"tau2": 0.0, "horizon": horizon}
         return variances_of(statistics) | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
-        """The weighted mean. Raises: BadInput without messages, and by name for a client that states no noise."""
+        """Raises: BadInput without messages, and by name for a client that states no noise."""
         if not messages:
             raise BadInput("Expected at least one update.")
         noise, horizon = torch.tensor([variance(m) for m in messages], dtype=torch.float64), float(memory["horizon"])
@@ -89,9 +83,8 @@ class random_effects(Rule):
 
 
 def nearest(noise: torch.Tensor, tau2: float, examples: torch.Tensor) -> torch.Tensor:
-    """The weights, summing to 1, of the weighted mean that is nearest to the mean by examples.
-
-    Guarantee: none is negative. Without noise they are the examples' shares, without differences the inverse variances'.
+    """The weights, summing to 1 and none negative, of the weighted mean that is nearest to the mean by examples. Without noise
+    they are the examples' shares, without differences the inverse variances'.
 
     >>> noise, examples = torch.tensor([1.0, 1.0, 4.0]), torch.tensor([1.0, 2.0, 1.0])
     >>> nearest(noise, 0.0, examples).tolist(), nearest(noise, 1e9, examples).round(decimals=3).tolist()
@@ -109,13 +102,11 @@ def gram(rows: torch.Tensor) -> torch.Tensor:
 
 
 def between(variances: torch.Tensor, products: torch.Tensor, *, replicates: int, caution: float) -> float:
-    """The REML estimate of tau^2, or rather the tau^2 at which the score is `caution` standard errors above zero.
-
-    With w_i = 1/(variance_i + tau^2), S_k = sum of w_i^k and r_i the squared distance of client i to the weighted mean per
-    coordinate, the score is sum w_i^2 r_i - S_1 + S_2/S_1 and its variance 2 (S_2 - 2 S_3/S_1 + (S_2/S_1)^2)/replicates.
-    Where that is not above zero at tau^2 = 0, or there is one client only, the answer is 0; else a root is bracketed and
-    halved HALVINGS times. Assumes: variances above zero, and `products` the inner products of vectors of `replicates` coordinates.
-    """
+    """The REML estimate of tau^2, or rather the tau^2 at which the score is `caution` standard errors above zero. With w_i =
+    1/(variance_i + tau^2), S_k = sum of w_i^k and r_i the squared distance of client i to the weighted mean per coordinate, the
+    score is sum w_i^2 r_i - S_1 + S_2/S_1 and its variance 2 (S_2 - 2 S_3/S_1 + (S_2/S_1)^2)/replicates. Where that is not
+    above zero at tau^2 = 0, or there is one client only, it is 0. Assumes: variances above zero, and `products` the inner
+    products of vectors of `replicates` coordinates."""
 
     def excess(tau2: float) -> float:
         w = 1 / (variances + tau2)
@@ -167,10 +158,8 @@ def _signs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """Of each remembered client: the sum of its residuals, how many there were, the variance of their noise, and its last round.
-
-    Guarantee: post-processing of messages, of a fixed size. Whoever took part longest ago makes room for somebody new.
-    """
+    """Of each remembered client: the sum of its residuals, how many there were, the variance of their noise, and its last
+    round. Of a fixed size: whoever took part longest ago makes room for somebody new."""
 
     names: torch.Tensor  # a hash of each
     sums: torch.Tensor = field(repr=False)
@@ -180,7 +169,6 @@ class Residuals:
 
     @classmethod
     def of(cls, memory: dict[str, torch.Tensor], *, width: int, dtype: torch.dtype) -> "Residuals":
-        """What a rule remembers; before its first round, nobody's sketches of this width."""
         if "residuals.names" in memory:
             return cls(*(memory[f"residuals.{name}"] for name in FIELDS))
         whole, number = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64)
@@ -195,7 +183,6 @@ class Residuals:
 
     @property
     def variances(self) -> torch.Tensor:
-        """Of the noise of each mean residual."""
         return self.noise / self.seen**2
 
     def with_round(
@@ -203,11 +190,23 @@ class Residuals:
     ) -> "Residuals":
         """These and a round's residuals around its weighted mean."""
         mean = (weights @ sketches.double() / weights.sum()).to(sketches.dtype)
-        ids, known = [hashed(sender) for sender in senders], {name: k for k, name in enumerate(self.names.tolist())}
-        places = known | dict(zip((name for name in ids if name not in known), self._free(ids, known), strict=False))
+        hashes = [hashlib.blake2b(sender.encode(), digest_size=8).digest() for sender in senders]
+        ids = [int.from_bytes(digest, "big", signed=True) for digest in hashes]
+        known = {name: k for k, name in enumerate(self.names.tolist())}
+        here = {known[name] for name in ids if name in known}
+        oldest = [place for place in self.last.argsort(stable=True).tolist() if place not in here]
+        free = [
+            *range(len(known), CLIENTS),
+            *oldest,
+        ]  # while there is room, then in the places of who took part longest ago
+        places = known | dict(zip((name for name in ids if name not in known), free, strict=False))
         grown = max(places.values(), default=-1) + 1 - len(known)
         new = [place for name, place in places.items() if name not in known]
-        parts = {name: _grown(getattr(self, name), grown, new) for name in FIELDS}
+        parts: dict[str, torch.Tensor] = {}
+        for name in FIELDS:
+            part = getattr(self, name)
+            parts[name] = torch.cat([part, part.new_zeros(max(0, grown), *part.shape[1:])])
+            parts[name][new] = 0
         round = int(self.last.max()) + 1 if len(self.last) else 0
         for name, sketch, sigma2 in zip(ids, sketches, noise, strict=True):
             if name in places:  # else the cohort is larger than what is remembered
@@ -218,19 +217,3 @@ class Residuals:
                 parts["noise"][place] += sigma2
                 parts["last"][place] = round
         return Residuals(**parts)
-
-    def _free(self, ids: Sequence[int], known: dict[int, int]) -> list[int]:
-        # beside the others while there is room, then in the places of who took part longest ago
-        here = {known[name] for name in ids if name in known}
-        oldest = [place for place in self.last.argsort(stable=True).tolist() if place not in here]
-        return [*range(len(known), CLIENTS), *oldest]
-
-
-def _grown(part: torch.Tensor, by: int, new: list[int]) -> torch.Tensor:
-    grown = torch.cat([part, part.new_zeros(max(0, by), *part.shape[1:])])
-    grown[new] = 0
-    return grown
-
-
-def hashed(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)

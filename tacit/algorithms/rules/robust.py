@@ -1,16 +1,15 @@
 """`robust`: weights from an estimate of each client's noise, so that a client that lies about its epsilon gains nothing.
-
-Source: Malekmohammadi, Yu, Cao 2024 (Robust-HDP, arXiv:2406.03519): split the matrix of updates M into low rank L plus
-noise S by robust PCA and weigh client i by 1/|S_i|^2. Principal component pursuit by inexact augmented Lagrangians
-(Lin, Chen, Ma 2010, arXiv:1009.5055), with the singular value step taken through the n x n Gram matrix. Estimated anew
-each round. Sees: rows."""
+Source: Malekmohammadi, Yu, Cao 2024 (Robust-HDP, arXiv:2406.03519): split the matrix of updates M into low rank L plus noise S
+by robust PCA and weigh client i by 1/|S_i|^2. Principal component pursuit by inexact augmented Lagrangians (Lin, Chen, Ma 2010,
+arXiv:1009.5055), with the singular value step taken through the n x n Gram matrix; anew each round. Sees: rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from tacit.algorithms.rules import Applied, Memory, Rule, rows_of, weighted_sum
+from tacit.algorithms import Applied, Memory, Rule, weighted_sum
+from tacit.algorithms.rules import rows_of
 from tacit.types import Message
 
 ITERATIONS = 40
@@ -21,12 +20,9 @@ FLOOR = 1e-12  # of the largest noise: a client without any noise must not divid
 
 @dataclass(frozen=True)
 class robust(Rule):
-    """The sum of update_i/|S_i|^2 over the sum of 1/|S_i|^2.
-
-    Guarantee: nothing that a client states is believed; a client weighs by how far its update is from what all have in common.
-    Assumes: every update carries noise, as under local DP. One of zeros has no distance to anything and would count nearly
-    alone; neither is it a defence against clients that lie alike.
-    """
+    """The sum of update_i/|S_i|^2 over the sum of 1/|S_i|^2. Guarantee: nothing that a client states is believed; a client
+    weighs by how far its update is from what all have in common. Assumes: every update carries noise, as under local DP: one of
+    zeros would count nearly alone. Neither is it a defence against clients that lie alike."""
 
     sees = "rows"
     needs = ()
@@ -41,9 +37,7 @@ class robust(Rule):
 
 def sparse_part(rows: torch.Tensor) -> torch.Tensor:
     """S of rows = L + S, minimising |L|_* + lambda |S|_1 with lambda = 1/sqrt(max(n, d)), in double precision.
-
-    A single row, or rows of zeros, have nothing in common with others and come back as they are.
-    """
+    A single row, or rows of zeros, have nothing in common with others and come back as they are."""
     m = rows.double()
     if len(m) == 1 or not m.any():
         return m

@@ -4,17 +4,16 @@ Algorithm 1, option II). Sees: rows. A defence against up to a `share` of malici
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacit.algorithms.rules import Applied, Memory, Rule, middle, part, refuse_half, rows_of
+from tacit.algorithms import Applied, Memory, Rule
+from tacit.algorithms.rules import middle, part, refuse_half, rows_of
 from tacit.types import Message
 
 
 @dataclass(frozen=True)
 class trimmed_mean(Rule):
-    """The mean of what is left when `share` of the clients is cut off at each end, in every coordinate; rounded up.
-
-    Guarantee: with at most that share of malicious clients in the round, every coordinate lies between two honest clients'
-    values. A cohort drawn by chance may hold more of them than the population. Nothing that a client states is believed.
-    """
+    """The mean of what is left when `share` of the clients is cut off at each end, in every coordinate; rounded up. Guarantee: with
+    at most that share of malicious clients in the round, every coordinate lies between two honest clients' values. A cohort drawn
+    by chance may hold more of them than the population. Nothing that a client states is believed."""
 
     share: float = 0.2  # of the clients that is cut off at each end of a coordinate
     sees = "rows"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from tacit.algorithms import rule_of
 from tacit.deploy.site import layout, replies
 from tacit.deploy.site.accept import Accepted
 from tacit.deploy.site.agreement import Agreement
@@ -49,7 +48,7 @@ def read_broadcast(body: bytes, terms: Terms) -> Message:
 
 def refuse_odd_word(accepted: Accepted, received: Message) -> None:
     """Refuses what the run's rule cannot have sent beside the parameters, such as a basis of a wrong size. Raises: Refused."""
-    rule = rule_of(accepted.parts.algorithm)
+    rule = accepted.parts.releases.rule
     try:
         if rule is not None:
             rule.refuse(received, size=accepted.agreement.terms.parameters)

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tacit.algorithms import Algorithm, rules
+from tacit.algorithms import Algorithm, PopulationStatistics, Rule, rules
 from tacit.algorithms.encrypted import Encrypted, Group
-from tacit.algorithms.rules import PopulationStatistics, Rule
 from tacit.algorithms.rules.pfa import threshold
 from tacit.crypto import keys, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
