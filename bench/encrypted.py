@@ -40,7 +40,7 @@ def without_proofs() -> None:
     """Makes this process, and its forks, send zeros for proofs and believe everybody."""
     seals.prove = lambda claim, messages, secret: bytes(proofs.proof_bytes(claim.public))
     reports.unproved = lambda found: {}
-    proofs.warm = lambda public: None
+    proofs.comb = lambda public: None
 
 
 def contenders(keys: list[str]) -> dict[str, dict[str, str]]:
@@ -96,8 +96,7 @@ def with_and_without_proofs(keys: list[str], rounds: int, repeats: int) -> dict[
 
     The key is made beforehand, one for both: finding primes takes longer or shorter by chance, and more than proofs do.
     """
-    from tacit.crypto.keys import save
-    from tacit.crypto.secret_key import generate
+    from tacit.crypto.keys import generate, save
 
     pairs: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -142,8 +141,8 @@ def stages(size: int) -> dict[str, float]:
 
 def opening() -> dict[str, float]:
     """Seconds, on one core, of opening a sum of `digits-encrypted` with the whole key, and of each step with shares of it."""
+    from tacit.crypto.keys import generate
     from tacit.crypto.paillier import Randomisers
-    from tacit.crypto.secret_key import generate
     from tacit.crypto.threshold import deal, join, refuse_wrong
 
     key = generate(bits=2048, shape="safe-prime")
@@ -165,7 +164,7 @@ def products(counts: list[int]) -> dict[int, float]:
 
     from gmpy2 import mpz, powmod
 
-    from tacit.crypto.powers import product_of_powers
+    from tacit.crypto.proofs import product_of_powers
     from tacit.crypto.threshold import BATCH_BYTES
 
     modulus, found = mpz(secrets.randbits(2 * 3072) | 1), {}

@@ -21,8 +21,8 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")  # pypaillier uses all cores oth
 import numpy as np
 
 from tacit import store
+from tacit.crypto.keys import generate
 from tacit.crypto.paillier import SIZES, Randomisers
-from tacit.crypto.secret_key import generate
 
 SLOW = 12  # ciphertexts that python-paillier seals in a turn
 PYPAILLIER_RESERVED = 24  # bits of n that it keeps for a sign and a million terms
@@ -73,7 +73,6 @@ def tacit(shape: str, options: argparse.Namespace, lane: int) -> Contender:
     table = time.process_time() - start
     many = store.cores()
     spread = Randomisers(public, expected=1, workers=many)
-    spread._table = source._table
     holder = Randomisers(public, secret=key, expected=max(1, options.parameters // lanes), workers=1)
     holder.warm()
     values = np.random.default_rng(0).integers(0, 2**options.bits, size=count * lanes)

@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tacit.crypto.keys import generate
 from tacit.crypto.paillier import SIZES, PublicKey, Randomisers
-from tacit.crypto.proofs import Claim, balanced, equation, hold_together, proof_bytes, prove, warm
-from tacit.crypto.secret_key import generate
+from tacit.crypto.proofs import Claim, balanced, comb, equation, hold_together, proof_bytes, prove
 
 SHAPES = ("ordinary", "short-exponent")
 AIMS = {"proving": 1.5, "checking": 0.5}  # ordinary keys, times sealing
@@ -75,7 +75,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         public = generate(bits=options.key_bits, shape=shape).public
         source = Randomisers(public, expected=10_000, workers=1)
         source.warm()
-        warm(public)
+        comb(public)
         clocks = {size: Clock() for size in options.sizes}
         for _ in range(options.repeats):
             for size, clock in clocks.items():

@@ -2,8 +2,7 @@
 
 import gmpy2
 
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.secret_key import SecretKey
+from tacit.crypto.paillier import PublicKey, SecretKey
 
 PRIMES = (
     (

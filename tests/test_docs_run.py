@@ -49,10 +49,6 @@ ELSEWHERE = {  # what another test runs: its file and name
     "tests/audit/test_site_canaries.py::test_a_site_audits_what_it_released_and_clean_code_is_not_accused": (
         "tacit audit sites/north",
     ),
-    "tests/federation/operate/test_metrics.py::test_the_command_prints_or_writes_a_file_for_its_owner_alone": (
-        "tacit deploy check sites/north --metrics -",
-        "tacit deploy check . --metrics /var/lib/node_exporter/tacit.prom",
-    ),
     "tests/federation/operate/test_hospitals.py::test_resuming_a_finished_deployment_starts_nothing_and_shows_it": (
         "tacit deploy up trial --resume",
     ),

@@ -97,21 +97,8 @@ def check_command(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The federation's folder, or one site's.", show_default=False)
     ],
-    metrics: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the numbers of the server's run or the site's ledger for Prometheus; - prints them.",
-        ),
-    ] = None,
 ) -> None:
-    """Say what is wrong with a federation, or with one site's folder; the exit code is 2 if anything is.
-
-    With --metrics nothing is checked, asked, started or read from rows, and the file is for its owner only.
-    """
-    if metrics is not None:
-        _metrics(folder, metrics)
-        return
+    """Say what is wrong with a federation, or with one site's folder; the exit code is 2 if anything is."""
     from tacit.deploy.operate.inspect import findings
 
     only_installed()
@@ -122,15 +109,6 @@ def check_command(
         console.print(f"{mark}  {escape(finding.text)}", highlight=False, soft_wrap=True)
     if wrong:
         raise typer.Exit(2)
-
-
-def _metrics(folder: Path, out: Path) -> None:
-    from tacit.deploy.operate import metrics
-
-    if out == Path("-"):
-        typer.echo(metrics.text_of(folder), nl=False)
-    else:
-        metrics.write(folder, out)
 
 
 @app.command("server")

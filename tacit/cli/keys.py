@@ -73,7 +73,7 @@ def _new(folder: Path, shape: str, bits: int, *, force: bool) -> dict[str, Any]:
     from rich.console import Console
 
     from tacit.crypto import keys
-    from tacit.crypto.secret_key import generate
+    from tacit.crypto.keys import generate
 
     if folder.is_file():
         raise BadInput(f"{folder} is a file: name the folder that the key files go into.")
@@ -109,8 +109,7 @@ def _split(file: Path, shares: str, out: Path | None, *, force: bool) -> dict[st
 
 def _facts(file: Path) -> dict[str, Any]:
     from tacit.crypto import keys
-    from tacit.crypto.paillier import PublicKey
-    from tacit.crypto.secret_key import SecretKey
+    from tacit.crypto.paillier import PublicKey, SecretKey
     from tacit.crypto.threshold import Share
 
     record = keys.read(file, secret=False)

@@ -26,9 +26,8 @@ Rotation = Literal["none", "hadamard"]
 
 @dataclass(frozen=True)
 class Quantised:
-    """Integers that noise may be added to: none beyond `largest`, their sum of squares at most `l2_squared`.
-
-    A mechanism compares both with what it was priced for, so noise for another grid does not run.
+    """Integers that noise may be added to. A mechanism compares both bounds with what it was priced for, so noise for another
+    grid does not run.
     """
 
     values: np.ndarray = field(repr=False)
@@ -70,26 +69,22 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """The distance between two grid points in the vector's own units.
-
-        Rotated coordinates are flat: their grid ends at FLATNESS standard deviations, C/sqrt(d) each; what is beyond is cut.
+        """The distance between two grid points in the vector's own units. A rotated grid ends at FLATNESS deviations; what is
+        beyond is cut.
         """
         flat = 1.0 if self.rotation == "none" else min(1.0, FLATNESS / math.sqrt(self.dimension))
         return self.clip * flat / self.largest
 
     @cached_property
     def l2_squared(self) -> int:
-        """The greatest sum of squares of a quantised vector: the squared sensitivity, when a client comes or goes.
-
-        The smaller of Proposition 22's bound, which a rounding meets with probability 1 - e^-2, and of what every rounding meets.
-        """
+        """The greatest sum of squares of a quantised vector: the squared sensitivity, when a client comes or goes."""
         length, d = self.clip / self.step, self.dimension
         usual = length**2 + d / 4 + LENGTH_MARGIN * (length + math.sqrt(d) / 2)  # Proposition 22
         return math.ceil(min(usual, (length + math.sqrt(d)) ** 2))
 
     @property
     def sensitivity(self) -> float:
-        """The square root of `l2_squared` in the vector's own units: the clip with its allowance for rounding."""
+        """In the vector's own units: the clip with its allowance for rounding."""
         return math.sqrt(self.l2_squared) * self.step
 
     def quantise(self, vector: np.ndarray, *, stream: Stream, round: int = 0, weight: float = 1.0) -> Quantised:
@@ -137,7 +132,6 @@ class Grid:
 
 
 def _hadamard(x: np.ndarray) -> np.ndarray:
-    """The orthonormal Walsh-Hadamard transform: its own inverse, in n log n."""
     y, n, half = x.copy(), len(x), 1
     while half < n:
         pairs = y.reshape(-1, 2, half)
@@ -223,7 +217,6 @@ class SumGrid:
         return RoundedSum(np.floor(y + u).astype(np.int64), self.l2_squared, self.largest)
 
     def dequantise(self, values: np.ndarray, *, round: int = 0) -> np.ndarray:
-        """What integers stand for: the sum, times `factor`."""
         return np.asarray(values, dtype=np.float64) * (self.step * self.factor)
 
 
@@ -258,7 +251,6 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """The bits of a lane: the largest sum, 2 reach reports, fits."""
         return (2 * self.reach * self.reports).bit_length()
 
     @property
@@ -267,7 +259,6 @@ class Lanes:
 
     @property
     def numbers(self) -> int:
-        """How many numbers, and so how many ciphertexts, a vector takes."""
         return -(-self.count // self.per_number)
 
     def refuse_beyond(self, values: np.ndarray, *, reports: int = 1) -> None:

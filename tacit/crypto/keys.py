@@ -1,28 +1,38 @@
-"""Keys on disk: Paillier keys in the JSON form that python-paillier's `pheutil` reads and writes, and who is who.
+"""Keys: made, and on disk in the JSON form that python-paillier's `pheutil` reads and writes; and who the members of a run are.
 
-What is Tacit's own (the shape, h_s, the short primes) stands under "tacit", which `pheutil` passes over. A key made by
-`pheutil` can be used here: it is an ordinary one without h_s, so its randomisers cost a whole exponentiation.
+What is Tacit's own (the shape, h_s, the short primes) stands under "tacit", which `pheutil` passes over. A key made by `pheutil`
+is an ordinary one without h_s, so its randomisers cost a whole exponentiation.
 
-Every client has an Ed25519 key (RFC 8032), as a JSON web key (RFC 8037). Its signing key is its own file; the public halves of
-all members lie in one folder that everybody has. Which keys belong to which institution is agreed outside Tacit: whoever can
-change that folder can invent members."""
+Every client has an Ed25519 key (RFC 8032), as a JSON web key (RFC 8037). The public halves of all members lie in one folder that
+everybody has. Which keys belong to which institution is agreed outside Tacit: whoever can change that folder can invent members."""
 
 import hashlib
 import json
 import os
+import secrets
 from base64 import b64decode, urlsafe_b64encode
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import cache
+from math import gcd
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cryptography.exceptions import InvalidSignature
+import gmpy2
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from gmpy2 import mpz
 
-from tacit import store
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.secret_key import SecretKey
+from tacit import check, store
+from tacit.crypto.paillier import (
+    CLOSENESS_BITS,
+    LEAST_BITS,
+    SHAPES,
+    SIZES,
+    PublicKey,
+    SecretKey,
+    Shape,
+    short_bits,
+)
+from tacit.crypto.reports import Signer
 from tacit.crypto.threshold import Share, Verification
 from tacit.errors import BadInput, KeyRefused
 from tacit.wire import json_object
@@ -33,6 +43,114 @@ SECRET_FILE, PUBLIC_FILE, VERIFICATION_FILE = "secret.json", "public.json", "ver
 SHARE_FILE = "share.json"  # in the folder of whoever has one
 MEMBER, SIGNING = ".member.json", ".signing.json"
 GARBLED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)  # what reading a crafted record raises
+
+ROUNDS = 64  # GMP 6.2 and later count Baillie-PSW as 24 of them: 40 rounds of Miller-Rabin are left, an error of 4^-40
+SIEVE_BELOW = 1 << 20  # a Miller-Rabin round costs as much as sieving by many thousand small primes
+SIEVE_SPAN = 1 << 17  # candidates per random start; a hit is chosen at random among them
+
+
+def draw(bits: int, *, top: int = 2) -> mpz:
+    """A random number of exactly `bits` bits that is 3 modulo 4 and has its `top` highest bits set.
+
+    >>> number = draw(64)
+    >>> number.bit_length(), number >> 62, number % 4
+    (64, mpz(3), mpz(3))
+    """
+    return mpz(secrets.randbits(bits)) | ((mpz(1) << top) - 1 << (bits - top)) | 3
+
+
+def random_prime(bits: int, *, top: int = 2) -> mpz:
+    """A random prime of `bits` bits that is 3 modulo 4 and has its `top` highest bits set."""
+    while True:
+        candidate = draw(bits, top=top)
+        if gmpy2.is_prime(candidate, ROUNDS):
+            return candidate
+
+
+def safe_prime(bits: int) -> mpz:
+    """A random prime p of `bits` bits with (p - 1) / 2 prime, its two top bits set.
+
+    Both are sieved together among SIEVE_SPAN candidates behind a random start, and tried in random order.
+    """
+    while True:
+        start = draw(bits - 1)  # p' is odd, so p = 2p' + 1 is 3 modulo 4
+        hits = _sieve(start)
+        secrets.SystemRandom().shuffle(hits)
+        for hit in hits:
+            half = start + 2 * hit
+            safe = 2 * half + 1
+            if not gmpy2.is_strong_prp(half, 2) or safe >> (bits - 2) != 3:
+                continue
+            if gmpy2.is_prime(safe, ROUNDS) and gmpy2.is_prime(half, ROUNDS):
+                return safe
+
+
+def structured_prime(bits: int, short: int) -> tuple[mpz, mpz]:
+    """A prime P = 2pp' + 1 of `bits` bits, its two top bits set, and its short prime p of `short` bits; p' is prime as well."""
+    rest = random_prime(bits - 1 - short, top=3)  # so that every second p or so gives P its two top bits
+    while True:
+        p = draw(short)
+        structured = 2 * p * rest + 1
+        if structured >> (bits - 2) != 3 or not gmpy2.is_prime(p, 1) or not gmpy2.is_strong_prp(structured, 2):
+            continue
+        if gmpy2.is_prime(p, ROUNDS) and gmpy2.is_prime(structured, ROUNDS):
+            return structured, p
+
+
+def _sieve(start: mpz) -> list[int]:
+    # the i below SIEVE_SPAN for which no small prime divides start + 2i or 2(start + 2i) + 1
+    alive = np.ones(SIEVE_SPAN, dtype=bool)
+    for small in _small_primes():
+        residue, half = int(start % small), (small + 1) // 2  # half = 1/2 modulo small
+        alive[-residue * half % small :: small] = False
+        alive[(-half - residue) * half % small :: small] = False
+    return [int(hit) for hit in np.flatnonzero(alive)]
+
+
+@cache
+def _small_primes() -> list[int]:
+    sieve = np.ones(SIEVE_BELOW, dtype=bool)
+    for number in range(3, int(SIEVE_BELOW**0.5) + 1, 2):
+        sieve[number * number :: number] = False
+    return [int(prime) for prime in np.flatnonzero(sieve) if prime > 2 and prime % 2]
+
+
+def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
+    """A new key from the operating system's entropy. Raises: BadInput for a size that is not one of SIZES, or an unknown shape.
+
+    Guarantee: n has exactly `bits` bits; p and q are random primes of half of them, both 3 modulo 4, at least 2^(bits/2 -
+    100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1). `least_bits` is for tests alone.
+
+    >>> from tacit.crypto.paillier import Randomisers
+    >>> key = generate(bits=320, least_bits=320)  # so short for this example alone
+    >>> stock = Randomisers(key.public, expected=2, workers=1)
+    >>> key.open(key.public.add([key.public.seal([20], stock), key.public.seal([22], stock)]))
+    [mpz(42)]
+    """
+
+    def new_prime() -> tuple[mpz, mpz | None]:
+        if shape == "short-exponent":
+            return structured_prime(bits // 2, short_bits(bits) // 2)
+        return (safe_prime if shape == "safe-prime" else random_prime)(bits // 2), None
+
+    check.one_of(SHAPES, shape=shape)
+    if bits % 2 or bits < least_bits or (least_bits == LEAST_BITS and bits not in SIZES):
+        raise BadInput(f"Expected bits to be one of {', '.join(map(str, SIZES))}; got {bits!r}.")
+    while True:
+        (p, short_p), (q, short_q) = new_prime(), new_prime()
+        n = p * q
+        apart = abs(p - q).bit_length() > bits // 2 - CLOSENESS_BITS
+        if apart and gcd(p - 1, q - 1) == 2 and gcd(n, (p - 1) * (q - 1)) == 1:
+            break
+    while gcd(x := mpz(secrets.randbelow(int(n))), n) != 1:
+        pass
+    short = (short_p, short_q) if short_p and short_q else None
+    cofactor = (p - 1) // (2 * short_p) * ((q - 1) // (2 * short_q)) if short_p and short_q else 1  # p'q'
+    h = -gmpy2.powmod(x, 2 * cofactor, n) % n  # -x^2, or -y^(2p'q') in the secret subgroup
+    return SecretKey(PublicKey(n, shape, gmpy2.powmod(h, n, n * n), least_bits), p, q, short)
+
+
+# Files.
 
 
 def to_text(number: int) -> str:
@@ -46,12 +164,10 @@ def to_text(number: int) -> str:
 
 
 def from_text(text: str) -> mpz:
-    """The number that `to_text` wrote. Raises: ValueError or TypeError, as `bytes_from_text`."""
     return mpz(int.from_bytes(bytes_from_text(text), "big"))
 
 
 def bytes_to_text(raw: bytes) -> str:
-    """base64url without padding."""
     return urlsafe_b64encode(raw).decode().rstrip("=")
 
 
@@ -104,8 +220,6 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
         raise KeyRefused(f"{path} is not a key file: it is not a JSON object such as Tacit writes.") from error
 
 
-# Keys of Paillier's encryption.
-
 Key = PublicKey | SecretKey | Share | Verification
 T = TypeVar("T", PublicKey, SecretKey, Share, Verification)
 WORDS = {
@@ -137,29 +251,33 @@ def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> li
 
 def save_share(path: Path, share: Share, *, force: bool = False) -> None:
     """Writes one share, for its owner alone, with the verification key it belongs to. Raises: BadInput."""
-    record = verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
+    record = _verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
     write(path, record | {"share": to_text(share.value)}, mode=SECRET, force=force)
 
 
 def save_verification(folder: Path, key: Verification, *, force: bool = False) -> Path:
     """Writes what everybody may know of a split key and returns where it is. Raises: BadInput."""
     path = folder / VERIFICATION_FILE
-    write(path, verification_record(key), mode=PUBLIC, force=force)
+    write(path, _verification_record(key), mode=PUBLIC, force=force)
     return path
 
 
 def load(path: Path) -> Key:
     """The key in a file, whatever its kind. Raises: KeyRefused for one that is damaged, too weak, or readable by others.
 
-    Guarantee: a key that is returned has passed the checks of its class; secrets were read by `read(secret=True)`.
+    Guarantee: a key that is returned has passed the checks of its class, a share that of its verification key; secrets were read by
+    `read(secret=True)`.
     """
     record = read(path, secret=False)
     if "p" in record or "share" in record:
         record = read(path, secret=True)
     try:
-        return _parse(record)
+        key = _parse(record)
     except GARBLED as error:
         raise KeyRefused(f"{path} is not a key file of Tacit or pheutil: it lacks or garbles {error}.") from error
+    if isinstance(key, Share) and not key.genuine():
+        raise KeyRefused(f"{path} does not hold share {key.index} of its key: it was altered, so ask for it again.")
+    return key
 
 
 def load_as(kind: type[T], path: Path) -> T:
@@ -168,14 +286,6 @@ def load_as(kind: type[T], path: Path) -> T:
     if not isinstance(key, kind):
         raise KeyRefused(f"{path} does not hold {WORDS[kind]}.")
     return key
-
-
-def load_share(path: Path) -> Share:
-    """One share of a split key, which is the one that its verification key was made from. Raises: KeyRefused."""
-    share = load_as(Share, path)
-    if not share.genuine():
-        raise KeyRefused(f"{path} does not hold share {share.index} of its key: it was altered, so ask for it again.")
-    return share
 
 
 def public_record(key: PublicKey) -> dict[str, Any]:
@@ -191,8 +301,7 @@ def secret_record(key: SecretKey) -> dict[str, Any]:
     return record | {"pub": public_record(key.public)} | short
 
 
-def verification_record(key: Verification) -> dict[str, Any]:
-    """What everybody may know of a split key, and the first part of a share's own record."""
+def _verification_record(key: Verification) -> dict[str, Any]:
     record = {"kty": "DAJ", "key_ops": ["verify"], "pub": public_record(key.public), "kid": key.public.id}
     numbers = {"v": to_text(key.v), "keys": [to_text(k) for k in key.keys]}
     return record | {"threshold": key.threshold, "of": key.of} | numbers
@@ -227,27 +336,6 @@ def _public(record: dict[str, Any]) -> PublicKey:
     own = record.get("tacit", {})
     h_s = from_text(own["h_s"]) if "h_s" in own else None
     return PublicKey(from_text(record["n"]), own.get("shape", "ordinary"), h_s)
-
-
-# Who is who: signing keys, and the members of a run.
-
-Members = Mapping[str, Ed25519PublicKey]
-
-
-@dataclass(frozen=True)
-class Signer:
-    """A client and the key it signs with, which is never printed."""
-
-    client: str
-    key: Ed25519PrivateKey = field(repr=False)
-
-    def sign(self, content: bytes) -> bytes:
-        """A signature of 64 bytes (Ed25519, deterministic). Assumes: content with a prefix of its own use (`reports.PREFIX`)."""
-        return self.key.sign(content)
-
-    @property
-    def public(self) -> Ed25519PublicKey:
-        return self.key.public_key()
 
 
 def new_signer(client: str) -> Signer:
@@ -327,17 +415,3 @@ def _kid(record: dict[str, Any]) -> str:
     if not isinstance(name, str) or not _usable(name):
         raise ValueError("kid, which is no client's name")
     return name
-
-
-def verified(members: Members, client: str, content: bytes, signature: bytes) -> bool:
-    """Whether a member signed the content. Raises: KeyError for somebody who is no member.
-
-    >>> signer = new_signer("north")
-    >>> verified({"north": signer.public}, "north", b"content", signer.sign(b"content"))
-    True
-    """
-    try:
-        members[client].verify(signature, content)
-    except InvalidSignature:
-        return False
-    return True

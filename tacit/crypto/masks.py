@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from tacit.crypto.keys import Members, Signer, verified
+from tacit.crypto.reports import Members, Signer, verified
 from tacit.crypto.threshold import fewest_shares
 from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewReports
 
@@ -65,7 +65,6 @@ class Roster:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The order that decides who adds and who subtracts, and each member's index of shares (from 1)."""
         return tuple(sorted(self.signing))
 
     @property
@@ -75,7 +74,6 @@ class Roster:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all names and keys, and of the numbers that protect them."""
         keys = [(name, self.signing[name].public_bytes_raw().hex(), self.envelopes[name].hex()) for name in self.names]
         text = json.dumps([self.run, keys, self.at_least, self.colluding])
         return hashlib.sha256(b"tacit masks roster 1\n" + text.encode()).hexdigest()
@@ -91,18 +89,15 @@ class Attempt:
 
     @property
     def label(self) -> tuple[str, ...]:
-        """Run, members, round and attempt."""
         return (self.roster.run, self.roster.digest, str(self.round), str(self.attempt))
 
     def bound(self, *words: object) -> bytes:
-        """Words that stand for this attempt alone, as bytes to sign, hash or authenticate."""
         return json.dumps([*self.label, *words]).encode()
 
     def commitment(self, name: str, kind: str, seed: bytes) -> bytes:
         return hashlib.sha256(b"tacit masks seed 1\n" + self.bound(name, kind) + seed).digest()
 
     def own_key(self, model: str, name: str, seed: bytes) -> bytes:
-        """The key of a client's own mask on one model."""
         return _derived(seed, "own mask", *self.label, model, name)
 
     def pair_key(self, model: str, me: str, seed: bytes, other: str, public: bytes) -> bytes:
@@ -111,7 +106,6 @@ class Attempt:
         return _derived(common, "pair mask", *self.label, model, *sorted((me, other)))
 
     def survivors(self, model: str, setups: Collection[str], survivors: Sequence[str]) -> bytes:
-        """What survivors sign: the attempt, the model, who took part and who survived."""
         return b"tacit masks survivors 1\n" + self.bound(model, sorted(setups), list(survivors))
 
 
@@ -126,7 +120,6 @@ class Setup:
     envelopes: Mapping[str, bytes] = field(repr=False)
 
     def content(self, attempt: Attempt) -> bytes:
-        """The bytes that the sender signs."""
         return b"tacit masks setup 1\n" + attempt.bound(
             self.sender, self.key.hex(), *(one.hex() for one in self.commitments)
         )
@@ -153,7 +146,6 @@ class Party:
 
     @property
     def envelope_key(self) -> bytes:
-        """The public key under which others send their shares."""
         return self._envelope.public_key().public_bytes_raw()
 
     def _seed(self, attempt: Attempt, kind: str) -> bytes:
@@ -163,7 +155,6 @@ class Party:
         return _private(self._seed(attempt, PAIRS)).public_key().public_bytes_raw()
 
     def _shares(self, attempt: Attempt) -> list[tuple[int, int]]:
-        """For every member in order its share of both seeds."""
         of, threshold = len(attempt.roster.names), attempt.roster.threshold
         own, key = (
             shared(
@@ -256,7 +247,6 @@ class Joined:
         return masked
 
     def _list(self, survivors: Sequence[str]) -> bytes:
-        """What all survivors sign alike. Refuses a list that is unsorted, has a stranger, lacks this client or is short."""
         fewest = self.attempt.roster.at_least
         if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(self.setups):
             raise Refused("The list of survivors names a client twice, or one that does not take part in this attempt.")
@@ -315,7 +305,6 @@ class Collecting:
 
     @property
     def survivors(self) -> list[str]:
-        """Whose report is in the sum. Raises: TooFewReports where that is too few to open."""
         if len(self.reported) < self.attempt.roster.at_least:
             raise TooFewReports(
                 f"{len(self.reported)} reports arrived and {self.attempt.roster.at_least} are needed: the sum would carry less"
@@ -341,7 +330,6 @@ class Collecting:
         return total.view(f"<i{self.bits // 8}").astype(np.int64)
 
     def _seed(self, name: str, kind: str, answers: Mapping[str, Mapping[str, int]]) -> bytes:
-        """A seed from t shares that fit the owner's commitment: one false share among more than t is passed over."""
         roster, wanted = self.attempt.roster, self.setups[name].commitments[KINDS.index(kind)]
         known = [(roster.names.index(giver) + 1, shares[name]) for giver, shares in answers.items() if name in shares]
         for start in range(len(known) - roster.threshold + 1):
@@ -363,7 +351,6 @@ def _private(seed: bytes) -> X25519PrivateKey:
 
 
 def expand(key: bytes, count: int, *, bits: int) -> np.ndarray:
-    """`count` integers modulo 2^bits from a key, by AES-256 in counter mode."""
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(count * bits // 8)), dtype=WIDTHS[bits])
 

@@ -1,5 +1,4 @@
-"""Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: whoever has the public key seals and adds, whoever has the
-secret key (`secret_key`) opens.
+"""Paillier's additive encryption (EUROCRYPT 1999) with g = n + 1: the public key seals and adds, the secret key opens.
 
     seal   c = (1 + mn) rho mod n^2        rho is an n-th residue that is used once
     add    c = c_1 c_2 mod n^2             opens to m_1 + m_2
@@ -12,32 +11,29 @@ Guarantee: without the secret key a ciphertext says nothing about its message (I
 - `short-exponent`: the stronger assumption of Ma, Han and Lei (ACSAC 2021): the same although h lies in a secret
   subgroup of only `short_bits` bits. Such a key opens only what was sealed with its own h_s.
 
-Ciphertexts are malleable on purpose and whoever opens is an oracle: nothing here authenticates. Who sent what, and what may be
-opened, is settled by `reports`; that its sender knows it by `proofs`. Nothing here takes constant time."""
+Ciphertexts are malleable on purpose and whoever opens is an oracle. `reports` settles who sent what and what may be opened,
+`proofs`
+that its sender knows it. Nothing here takes constant time."""
 
+import contextlib
 import hashlib
+import mmap
 import os
 import secrets
-import threading
-from collections import deque
-from collections.abc import Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
-from itertools import product
+from itertools import pairwise, product
 from math import ceil, gcd
 from operator import index
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal
 
 import gmpy2
 from gmpy2 import mpz
 
 from tacit import check, store
-from tacit.crypto import powers
-from tacit.crypto.powers import Comb, from_octets, to_octets
-from tacit.errors import BadCiphertext, BadInput, KeyRefused
-
-if TYPE_CHECKING:
-    from tacit.crypto.secret_key import SecretKey
+from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
 
 Shape = Literal["ordinary", "short-exponent", "safe-prime"]
 SHAPES: tuple[Shape, ...] = ("ordinary", "short-exponent", "safe-prime")
@@ -49,7 +45,118 @@ SMALL = 1 << 20  # n has no prime factor below
 MOST_BITS = 16_384  # a larger n takes hours to try, and is nothing that Tacit makes
 RATIOS = tuple((a, b) for a, b in product(range(1, 9), repeat=2) if gcd(a, b) == 1)
 STEPS = 16  # of Fermat's method, for each ratio
+CLOSENESS_BITS = 100  # |p - q| > 2^(bits/2 - 100), FIPS 186-5, A.1.1
 AGAIN = "make a new key"
+
+TABLE_BYTES = 128 << 20  # the most a table takes: 121 MB for an ordinary key of 3072 bits, 40 for a short-exponent one
+MOST_WINDOW = 16
+
+Compute = Callable[[int, int], Iterable[mpz]]  # the integers number start to stop - 1
+NO_PROCESS = -1
+WORTH_A_FORK = 8  # fewer integers than this are computed in place: a fork costs about as much
+
+
+def to_octets(numbers: Iterable[int], *, width: int) -> bytes:
+    """The integers one after another, `width` bytes each, big-endian (I2OSP, RFC 8017). Raises: OverflowError.
+
+    >>> to_octets([1, 258], width=2).hex()
+    '00010102'
+    """
+    return b"".join(int(number).to_bytes(width, "big") for number in numbers)
+
+
+def from_octets(raw: bytes, *, width: int) -> list[mpz]:
+    """What `to_octets` wrote. Assumes: a length that is a multiple of `width`; a rest would be read as one more integer."""
+    return [mpz(int.from_bytes(raw[at : at + width], "big")) for at in range(0, len(raw), width)]
+
+
+class Comb:
+    """Powers of one base by tables: Lim and Lee's comb (CRYPTO 1994).
+
+    The exponent's bits stand in `teeth` rows, read column by column, the columns in `blocks` with a table each. A power takes
+    bits / teeth multiplications and bits / (teeth blocks) squarings; every table has 2^teeth numbers.
+    """
+
+    def __init__(self, base: mpz, modulus: mpz, *, bits: int, teeth: int, blocks: int):
+        self.modulus, self.squarings = modulus, -(-bits // (teeth * blocks))
+        self.columns = self.squarings * blocks
+        self.bits = self.columns * teeth
+        powers = [base]  # base^(2^(k squarings))
+        for _ in range(teeth * blocks - 1):
+            powers.append(gmpy2.powmod(powers[-1], 1 << self.squarings, modulus))
+        self.tables: list[list[mpz]] = []
+        for block in range(blocks):
+            table = [mpz(1)]
+            for tooth in range(teeth):
+                table += [entry * powers[tooth * blocks + block] % modulus for entry in table]
+            self.tables.append(table)
+
+    def power(self, exponent: int | mpz) -> mpz:
+        """base^exponent. Raises: ValueError for an exponent that is negative or longer than `bits`: never a wrong power."""
+        if exponent < 0 or exponent.bit_length() > self.bits:
+            raise ValueError("an exponent is longer than its comb")
+        digits, total = format(int(exponent), f"0{self.bits}b"), mpz(1)
+        for row in range(self.squarings):  # from the top
+            total = total * total % self.modulus
+            for block, table in enumerate(reversed(self.tables)):
+                total = total * table[int(digits[block * self.squarings + row :: self.columns], 2)] % self.modulus
+        return total
+
+
+def compute(work: Compute, count: int, *, width: int, workers: int | None = None) -> list[mpz]:
+    """The integers of `work(0, count)` in order, each below 256^width, by forked processes on `workers` cores (all if None).
+
+    Guarantee: a process that fails, is killed or cannot be started is no loss: its part is computed again here, where an error
+    can be seen. No process outlives the call. Assumes: what `work` draws, it draws from the operating system, because a fork
+    would copy a generator's state. Raises: what `work` raises.
+
+    >>> compute(lambda start, stop: (mpz(i * i) for i in range(start, stop)), 4, width=1)
+    [mpz(0), mpz(1), mpz(4), mpz(9)]
+    """
+    workers = min(workers or store.cores(), count)
+    if workers < 2 or count < WORTH_A_FORK:
+        return list(work(0, count))
+    memory, values = mmap.mmap(-1, count * width), list[mpz]()
+    ranges = list(pairwise(count * k // workers for k in range(workers + 1)))
+    children: list[int] = []
+    try:
+        children += (_fork(work, start, stop, memory, width) for start, stop in ranges)
+        for start, stop in ranges:
+            done = _succeeded(children[0])
+            del children[0]
+            raw = memory[start * width : stop * width]
+            values += from_octets(raw, width=width) if done else list(work(start, stop))
+        return values
+    finally:
+        for pid in children:
+            if pid != NO_PROCESS:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                _succeeded(pid)
+
+
+def _fork(work: Compute, start: int, stop: int, memory: mmap.mmap, width: int) -> int:
+    try:
+        pid = os.fork()
+    except OSError:  # no process or memory to be had: the caller computes this part itself
+        return NO_PROCESS
+    if pid:
+        return pid
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for position, value in zip(range(start, stop), work(start, stop), strict=True):
+            memory[position * width : (position + 1) * width] = int(value).to_bytes(width, "big")
+        os._exit(0)
+    finally:
+        os._exit(1)  # whatever happened: nothing of the parent's may run here
+
+
+def _succeeded(pid: int) -> bool:
+    try:
+        return pid != NO_PROCESS and os.waitpid(pid, 0)[1] == 0
+    except ChildProcessError:  # a program that ignores SIGCHLD never hears how its processes ended
+        return False
 
 
 def short_bits(bits: int) -> int:
@@ -61,43 +168,42 @@ def short_bits(bits: int) -> int:
     return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
 
 
-class Source(Protocol):
-    """Where randomisers come from.
-
-    Guarantee: none is handed out twice, by either method. Two ciphertexts with one give away the difference of their messages.
-    """
-
-    def take(self, count: int) -> list[mpz]:
-        """`count` randomisers that nobody has had before."""
-        ...
-
-    def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """The same, each with the secret number it was made from: r with rho = h_s^r, or rho = r^n under a key without h_s.
-
-        That number opens whatever the randomiser seals, and is what a sender needs to prove that it knows what it sealed.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class PublicKey:
     """n, and h_s for fast randomisers: all that is needed to seal and to add. Raises: KeyRefused for a short or weak key; BadInput.
 
-    Guarantee: n has at least `least_bits` bits, and a look at it has found neither a factor nor an h_s that hides nothing
-    (`_refuse_weak`). That n is a product of two primes drawn at random, and that nobody kept them, is the maker's word.
-    A key without `h_s` (one made elsewhere) still works, with randomisers r^n. `least_bits` is for tests alone.
+    Guarantee: a look at it has found neither a factor nor an h_s that hides nothing. That n is a product of two primes drawn at
+    random, and that nobody kept them, is the maker's word. A key without `h_s` (one made elsewhere) has randomisers r^n.
     """
 
     n: mpz = field(repr=False)
     shape: Shape = "ordinary"
     h_s: mpz | None = field(default=None, repr=False)
-    least_bits: int = field(default=LEAST_BITS, repr=False, compare=False)
+    least_bits: int = field(default=LEAST_BITS, repr=False, compare=False)  # for tests alone
 
     def __post_init__(self) -> None:
+        n, h_s = self.n, self.h_s
         check.one_of(SHAPES, shape=self.shape)
         if self.bits < self.least_bits:
             raise KeyRefused(f"A key of {self.bits} bits can be broken: make one of at least {self.least_bits} bits.")
-        self._refuse_weak()
+        if self.bits > MOST_BITS:
+            raise KeyRefused(f"A key of {self.bits} bits is too large to use: make one of 3072 bits.")
+        if n % 2 == 0 or gmpy2.is_prime(n) or gmpy2.is_power(n):
+            raise KeyRefused(f"The key's n is not a product of two odd primes: {AGAIN}.")
+        if gcd(_primorial() % n, n) != 1:
+            raise KeyRefused(f"The key's n has a factor below 2^20, so it can be factored: {AGAIN}.")
+        if any(_near(n, a * b) for a, b in RATIOS):
+            raise KeyRefused(f"The key's n was made of primes that are close to each other or to a fraction: {AGAIN}.")
+        if h_s is None:
+            if self.shape == "short-exponent":
+                raise KeyRefused("A short-exponent key needs its h_s: take the public key file that was made with it.")
+            return
+        residue = 12 if self.shape == "safe-prime" else 4  # p = q = 3 modulo 4; a safe prime is 2 modulo 3 as well
+        if n % residue != 1:
+            raise KeyRefused(f"The key's n does not have the shape {self.shape!r}: {AGAIN}.")
+        hides = 1 < h_s < n * n - 1 and gcd(h_s, n) == 1 and h_s % n not in (1, n - 1)
+        if not hides or gmpy2.jacobi(h_s, n) != 1:  # h_s = (-x^2)^n, and -1 has Jacobi symbol 1
+            raise KeyRefused(f"The key's h_s cannot hide a message: {AGAIN}.")
 
     @property
     def bits(self) -> int:
@@ -128,15 +234,12 @@ class PublicKey:
         text = f"tacit paillier {self.shape} {self.n:x} {self.h_s or 0:x}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def seal(self, messages: Sequence[int], randomisers: Source) -> list[mpz]:
-        """A ciphertext per message, each under a randomiser of its own. Raises: BadInput, and the randomisers are gone.
-
-        Guarantee: IND-CPA, under the assumptions of the module, as long as the source hands out no randomiser twice.
-        """
+    def seal(self, messages: Sequence[int], randomisers: "Randomisers") -> list[mpz]:
+        """A ciphertext per message, each under a randomiser of its own. Raises: as `seal_with`."""
         return self.seal_with(messages, randomisers.take(len(messages)))
 
     def seal_with(self, messages: Sequence[int], values: Sequence[mpz]) -> list[mpz]:
-        """The same, with values that came from a `Source` for this key and are used nowhere else.
+        """A ciphertext per message, under `Randomisers` for this key that are used nowhere else. Guarantee: IND-CPA, as above.
 
         Raises: BadInput for a message that is no integer in 0 ... 2^plaintext_bits - 1, ValueError for another number of values.
         """
@@ -150,9 +253,10 @@ class PublicKey:
         return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, values, strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
-        """Ciphertexts of the sums of equally long rows, position by position. Raises: BadInput for no rows, or different lengths.
+        """Ciphertexts of the sums modulo n of equally long rows, position by position. Raises: BadInput for no rows, or other
+        lengths.
 
-        Guarantee: opens to the sums modulo n. Nothing random is added: whoever knows the rows can tell that this is their sum.
+        Nothing random is added: whoever knows the rows can tell that this is their sum.
         Assumes: ciphertexts that `validate` has let pass, and messages whose sum is below 2^plaintext_bits (`Lanes`).
         """
         rows = list(rows)
@@ -183,28 +287,6 @@ class PublicKey:
             position = next(position for position, c in enumerate(ciphertexts) if gcd(c, self.n) != 1)
             raise BadCiphertext(f"Ciphertext {position} has a factor in common with n: refuse its sender.")
 
-    def _refuse_weak(self) -> None:
-        """Refuses what a look at the public key can find; a key made to be broken by kept or chosen primes passes."""
-        n, h_s = self.n, self.h_s
-        if n.bit_length() > MOST_BITS:
-            raise KeyRefused(f"A key of {n.bit_length()} bits is too large to use: make one of 3072 bits.")
-        if n % 2 == 0 or gmpy2.is_prime(n) or gmpy2.is_power(n):
-            raise KeyRefused(f"The key's n is not a product of two odd primes: {AGAIN}.")
-        if gcd(_primorial() % n, n) != 1:
-            raise KeyRefused(f"The key's n has a factor below 2^20, so it can be factored: {AGAIN}.")
-        if any(_near(n, a * b) for a, b in RATIOS):
-            raise KeyRefused(f"The key's n was made of primes that are close to each other or to a fraction: {AGAIN}.")
-        if h_s is None:
-            if self.shape == "short-exponent":
-                raise KeyRefused("A short-exponent key needs its h_s: take the public key file that was made with it.")
-            return
-        residue = 12 if self.shape == "safe-prime" else 4  # p = q = 3 modulo 4; a safe prime is 2 modulo 3 as well
-        if n % residue != 1:
-            raise KeyRefused(f"The key's n does not have the shape {self.shape!r}: {AGAIN}.")
-        hides = 1 < h_s < n * n - 1 and gcd(h_s, n) == 1 and h_s % n not in (1, n - 1)
-        if not hides or gmpy2.jacobi(h_s, n) != 1:  # h_s = (-x^2)^n, and -1 has Jacobi symbol 1
-            raise KeyRefused(f"The key's h_s cannot hide a message: {AGAIN}.")
-
 
 @cache
 def _primorial() -> mpz:
@@ -212,18 +294,10 @@ def _primorial() -> mpz:
 
 
 def _near(n: mpz, k: int) -> bool:
-    """Whether 4kn is a difference of two squares, found in a few steps: then n has factors in a ratio near a/b, ab = k."""
+    # whether 4kn is a difference of two squares, found in a few steps: then n has factors in a ratio near a/b, ab = k
     target = 4 * k * n
     root = gmpy2.isqrt(target)
     return any(gmpy2.is_square((root + step) ** 2 - target) for step in range(1, STEPS + 1))
-
-
-# Randomisers: n-th residues modulo n^2, prepared ahead because they do not depend on the message, each used once.
-# rho = h_s^r with r of `exponent_bits` random bits, by a table of the powers of h_s: `bits / window` multiplications instead
-# of a whole exponentiation (Brickell, Gordon, McCurley and Wilson 1992). A key without h_s gets the textbook's r^n.
-
-TABLE_BYTES = 128 << 20  # the most a table takes: 121 MB for an ordinary key of 3072 bits, 40 for a short-exponent one
-MOST_WINDOW = 16
 
 
 def best_window(bits: int, *, count: int, element_bytes: int) -> int:
@@ -237,13 +311,12 @@ def best_window(bits: int, *, count: int, element_bytes: int) -> int:
 
 
 class Randomisers:
-    """A stock of randomisers for one public key. `expected` says how many it will make in all: it sizes the table.
+    """n-th residues modulo n^2 for one public key, each drawn when it is taken, so that none is handed out twice.
 
-    Who has the `secret` key may give it: the same randomisers then take about three quarters of the time.
-    Guarantee: no randomiser is handed out twice by one stock or its forks: it leaves the stock before it is handed out, with the
-    number it was made from; a stock cannot be copied or pickled, and a forked process finds an empty one. Two stocks agree in
-    one only if the operating system draws the same exponent twice. Threads may share a stock.
-    Raises: BadInput for `expected` below 1, KeyRefused for another key's secret, TypeError when it is copied or pickled.
+    rho = h_s^r with r of `exponent_bits` random bits, by a table of the powers of h_s (Brickell, Gordon, McCurley and Wilson 1992),
+    whose size follows from how many are `expected`; a key without h_s gets the textbook's r^n. Who has the `secret` key may give
+    it: the same randomisers then take about three quarters of the time. Raises: BadInput for `expected` below 1, KeyRefused for
+    another key's secret.
     """
 
     def __init__(
@@ -257,11 +330,10 @@ class Randomisers:
         check.at_least(1, expected=expected)
         if secret is not None and secret.public != public:
             raise KeyRefused("The secret key does not belong to the public key: take both from the same folder.")
-        self.public, self.workers = public, workers or store.cores()
-        self._expected = expected
+        self.public, self.workers, self._expected = public, workers or store.cores(), expected
         self._moduli: tuple[mpz, ...] = (secret.p**2, secret.q**2) if secret else (public.n_squared,)
+        self._inverse = gmpy2.invert(*self._moduli) if secret else mpz(0)
         self._tables: list[Comb] = []
-        self._empty()
 
     def warm(self) -> None:
         """Makes the tables now, for instance before a fork, so that all processes share them."""
@@ -272,59 +344,28 @@ class Randomisers:
         size = {"bits": bits, "teeth": window, "blocks": ceil(bits / window)}  # so many blocks that nothing is squared
         self._tables = [Comb(self.public.h_s % modulus, modulus, **size) for modulus in self._moduli]
 
-    def prepare(self, count: int) -> None:
-        """Starts making `count` randomisers in the background; without `fork` they are made when taken. Raises: BadInput."""
-        check.at_least(0, count=count)
-        self._own()
-        self.warm()
-        if count:
-            exponents, width = self._draw(count), self.public.ciphertext_bytes
-            batch = powers.Batch(self._make(exponents), count, width=width, workers=min(self.workers, count))
-            with self._lock:
-                self._batches.append((batch, exponents))
-
     def take(self, count: int) -> list[mpz]:
-        """`count` randomisers that nobody has had before, waiting for those in the making; what is missing then is made now."""
         return [value for value, _ in self.take_known(count)]
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """The same, each with the exponent (or root) it was made from, which is kept nowhere once it is handed out.
+        """New randomisers, each with the r it was made from, which a sender needs to prove that it knows what it sealed.
 
-        Assumes: the caller forgets that number when the proof is made. Who has it reads the message.
+        Assumes: the caller forgets r when the proof is made. Who has it reads the message.
         """
-        self._own()
         self.warm()
-        with self._lock:
-            while len(self._stock) < count and self._batches:
-                batch, exponents = self._batches.popleft()
-                self._stock.extend(zip(batch.result(), exponents, strict=True))
-            missing = count - len(self._stock)
-            if missing > 0:
-                exponents, width = self._draw(missing), self.public.ciphertext_bytes
-                values = powers.compute(self._make(exponents), missing, width=width, workers=self.workers)
-                self._stock.extend(zip(values, exponents, strict=True))
-            return [self._stock.popleft() for _ in range(count)]
-
-    def close(self) -> None:
-        """Ends background work and forgets the stock; what a fork inherited stays its parent's to end."""
-        self._own()
-        for batch, _ in self._batches:
-            batch.close()
-        self._empty()
-
-    def __reduce__(self):
-        raise TypeError("a stock of randomisers is never copied: make a new one from the public key")
-
-    def _draw(self, count: int) -> list[mpz]:
         if self.public.h_s is not None:
-            return [mpz(secrets.randbits(self.public.exponent_bits)) for _ in range(count)]
-        return [mpz(secrets.randbelow(int(self.public.n) - 1) + 1) for _ in range(count)]
-
-    def _make(self, exponents: Sequence[mpz]) -> powers.Compute:
-        return lambda start, stop: (self._power(exponent) for exponent in exponents[start:stop])
+            exponents = [mpz(secrets.randbits(self.public.exponent_bits)) for _ in range(count)]
+        else:
+            exponents = [mpz(secrets.randbelow(int(self.public.n) - 1) + 1) for _ in range(count)]
+        values = compute(
+            lambda start, stop: map(self._power, exponents[start:stop]),
+            count,
+            width=self.public.ciphertext_bytes,
+            workers=self.workers,
+        )
+        return list(zip(values, exponents, strict=True))
 
     def _power(self, exponent: mpz) -> mpz:
-        """The randomiser modulo n^2; with the secret key modulo p^2 and q^2, joined by the Chinese remainder theorem."""
         if not self._tables:
             return gmpy2.powmod(exponent, self.public.n, self.public.n_squared)
         value, *rest = (table.power(exponent) for table in self._tables)
@@ -333,15 +374,112 @@ class Randomisers:
         p_squared, q_squared = self._moduli
         return value + p_squared * ((rest[0] - value) * self._inverse % q_squared)
 
+
+@dataclass(frozen=True)
+class SecretKey:
+    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed.
+
+    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims; else KeyRefused.
+    Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `reports.Opener`.
+    """
+
+    public: PublicKey
+    p: mpz = field(repr=False)
+    q: mpz = field(repr=False)
+    short: tuple[mpz, mpz] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        n, p, q, h_s, short = self.public.n, self.p, self.q, self.public.h_s, self.short
+        shape, half = self.public.shape, (n.bit_length() + 1) // 2
+        if p * q != n or p == q or not (_prime(p) and _prime(q)):
+            raise KeyRefused("The secret key does not belong to its public key: take both from the same file.")
+        if (short is not None) != (shape == "short-exponent"):
+            raise KeyRefused(f"The secret key does not have the shape {shape!r} of its public key.")
+        pairs = zip((p, q), short or (), strict=bool(short))
+        if not all(s > 2 and (prime - 1) % (2 * s) == 0 and _prime(s) for prime, s in pairs):
+            raise KeyRefused("The short primes do not belong to the secret key: take both from the same file.")
+        if p.bit_length() != q.bit_length() or p.bit_length() != half:
+            raise KeyRefused(f"The secret key's primes have {p.bit_length()} and {q.bit_length()} bits: {AGAIN}.")
+        if any(abs(a * p - b * q).bit_length() <= half - CLOSENESS_BITS for a, b in RATIOS):
+            raise KeyRefused(f"The secret key's primes are close to each other or to a fraction: {AGAIN}.")
+        if gcd(n, (p - 1) * (q - 1)) != 1:
+            raise KeyRefused(f"The secret key's n has a factor in common with (p - 1)(q - 1): {AGAIN}.")
+        if h_s is None:
+            return
+        right = p % 4 == q % 4 == 3 and gcd(p - 1, q - 1) == 2
+        if not right or (shape == "safe-prime" and not (_prime(p >> 1) and _prime(q >> 1))):
+            raise KeyRefused(f"The secret key's primes do not have the shape {shape!r}: {AGAIN}.")
+        for prime, order in zip((p, q), self._orders, strict=True):
+            residue = gmpy2.powmod(h_s, order, prime * prime) == 1  # n-th residues are those without a part of order p
+            if not residue or h_s % prime in (1, prime - 1):
+                raise KeyRefused(f"The key's h_s is not the n-th power of a hidden number: {AGAIN}.")
+
+    @property
+    def _orders(self) -> tuple[mpz, mpz]:
+        """Exponents that remove every randomiser modulo p and modulo q."""
+        return (2 * self.short[0], 2 * self.short[1]) if self.short else (self.p - 1, self.q - 1)
+
     @cached_property
-    def _inverse(self) -> mpz:
-        return gmpy2.invert(*self._moduli)
+    def _halves(self) -> tuple[tuple[mpz, mpz, mpz, mpz], ...]:
+        # for each prime: the prime, its square, its exponent, and 1 / L((1 + n)^exponent)
+        pairs = ((self.p, self.q), (self.q, self.p))
+        # (1 + n)^e = 1 + epq modulo p^2, so L is eq
+        return tuple((p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, self._orders, strict=True))
 
-    def _own(self) -> None:
-        if os.getpid() != self._owner:  # a fork: what is in stock belongs to the parent
-            self._empty()
+    def decrypt(self, c: mpz) -> mpz:
+        """The message modulo n of one unit modulo n^2, which may come from any Paillier with g = n + 1.
 
-    def _empty(self) -> None:
-        self._owner, self._lock = os.getpid(), threading.Lock()
-        self._stock: deque[tuple[mpz, mpz]] = deque()
-        self._batches: deque[tuple[powers.Batch, list[mpz]]] = deque()
+        Raises: BadCiphertext under a short-exponent key, for what was not sealed with that key's own h_s.
+        """
+        parts = []
+        for p, p_squared, exponent, inverse in self._halves:
+            u, rest = divmod(gmpy2.powmod(c, exponent, p_squared) - 1, p)
+            if rest:  # only a short exponent can fail to remove what it was not made for
+                raise BadCiphertext(
+                    "A ciphertext was not sealed with this key's h_s: use the public key file as it is."
+                )
+            parts.append(u * inverse % p)
+        m_p, m_q = parts
+        return m_p + self.p * ((m_q - m_p) * gmpy2.invert(self.p, self.q) % self.q)
+
+    def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
+        """The messages, in order, on all cores unless `workers` says how many; all of them or none.
+
+        Raises: BadCiphertext for what is no ciphertext of this key, SumOverflow if a message is not below 2^plaintext_bits.
+        """
+        messages = self._messages(self.decrypt, ciphertexts, workers)
+        refuse_overflow(self.public, messages)
+        return messages
+
+    def open_any(self, ciphertexts: Sequence[mpz]) -> list[mpz]:
+        """The messages modulo n, out of range or not, and n, which is no message, where there is none. Raises: BadCiphertext.
+
+        For a holder, which answers alike whatever the sum is: whoever asked decides by `refuse_overflow`.
+        """
+
+        def decrypt(c: mpz) -> mpz:
+            try:
+                return self.decrypt(c)
+            except BadCiphertext:
+                return self.public.n
+
+        return self._messages(decrypt, ciphertexts, None)
+
+    def _messages(self, decrypt: Callable[[mpz], mpz], ciphertexts: Sequence[mpz], workers: int | None) -> list[mpz]:
+        self.public.validate(ciphertexts)
+        width = (self.public.bits + 7) // 8
+        return compute(lambda a, b: map(decrypt, ciphertexts[a:b]), len(ciphertexts), width=width, workers=workers)
+
+
+def _prime(number: mpz) -> bool:
+    return number > 2 and gmpy2.is_prime(number)
+
+
+def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
+    """Refuses opened sums beyond the plaintext's band, 2^plaintext_bits up to n. Raises: SumOverflow.
+
+    A sum of n or more wraps around and can fall back into the band: `Lanes` keeps honest reports small enough and looks at it
+    again.
+    """
+    if any(m.bit_length() > public.plaintext_bits for m in opened):
+        raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")

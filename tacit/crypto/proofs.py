@@ -29,20 +29,22 @@ A proof says nothing about the m_j: z1 is uniform, z2 within 2^-128 of a number 
 from them. It does not bound the m_j either: a sum out of range is seen when it is opened.
 
 A key without h_s has rho_j = r_j^n: then s is a random unit, A = (1 + n)^x s^n, z2 = s prod r_j^(e_j) mod n,
-and z2^n stands for h_s^(z2) in the check."""
+and z2^n stands for h_s^(z2) in the check.
+
+Products of powers: many bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), few of them Straus's squarings (Amer. Math.
+Monthly 71, 1964) with sliding windows."""
 
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import gmpy2
 from gmpy2 import mpz
 
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.powers import Comb, product_of_powers, small_exponents
+from tacit.crypto.paillier import Comb, PublicKey, from_octets
 from tacit.errors import BadInput, BadProof
 
 DOMAIN = b"tacit proof 2\n"
@@ -51,13 +53,90 @@ HIDING_BITS = 128
 COUNT_BITS = 24  # a report has fewer than 2^24 ciphertexts
 REPORT_BITS = 12  # 2^12 reports may be checked by one equation
 TEETH, BLOCKS = 11, 4  # of the comb for h_s: 6 MB, as dear as five exponentiations, then each costs a tenth of one
+WIDEST_DIGIT = 12
+FEW_DIGIT = 4  # bits of a digit where every base has a table of its own, of its odd powers
+TOGETHER = 1 << REPORT_BITS  # reports in one equation
+FEW = 4  # ciphertexts of a report up to which one product with exponents of 256 bits is cheaper than two steps of 128
+REMEMBERED = 4096  # proofs that held in this process; the same bytes hold again
+_HELD: dict[
+    bytes, None
+] = {}  # hashes of seed and proof, the oldest first: a party checks the same report several times
+
+
+def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
+    """prod_i bases[i]^exponents[i] modulo `modulus`, by whichever of two ways needs fewer multiplications.
+
+    Assumes: 0 <= exponent < 2^bits, and exponents that are public (challenges, weights): the time depends on them.
+    """
+    few = bits + len(bases) * ((1 << FEW_DIGIT - 1) + bits // (FEW_DIGIT + 1))  # multiplications, about
+    costs = {w: -(-bits // w) * (len(bases) + 2 ** (w + 1)) for w in range(1, WIDEST_DIGIT)}
+    width = min(costs, key=lambda w: costs[w])
+    if few < costs[width]:
+        return by_squarings(bases, exponents, modulus, bits=bits)
+    return by_buckets(bases, exponents, modulus, bits=bits, width=width)
+
+
+def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int, width: int) -> mpz:
+    """For many bases: digit by digit of `width` bits, from the top; bases with the same digit share a bucket."""
+    total, mask = mpz(1), (1 << width) - 1
+    for shift in range((bits - 1) // width * width, -1, -width):
+        buckets: dict[int, mpz] = {}
+        for base, exponent in zip(bases, exponents, strict=True):
+            digit = exponent >> shift & mask
+            if digit:
+                buckets[digit] = buckets[digit] * base % modulus if digit in buckets else base
+        running = weighed = mpz(1)
+        for digit in range(max(buckets, default=0), 0, -1):
+            running = running * buckets.get(digit, 1) % modulus
+            weighed = weighed * running % modulus
+        for _ in range(width):
+            total = total * total % modulus
+        total = total * weighed % modulus
+    return total
+
+
+def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
+    """For few bases: bit by bit from the top, all sharing the squarings; each has a table of its odd powers."""
+    due: list[list[mpz]] = [[] for _ in range(bits)]  # by position: what is multiplied in there
+    for base, exponent in zip(bases, exponents, strict=True):
+        digits = list(_odd_digits(exponent))
+        square, odd = base * base % modulus, [base % modulus]
+        for _ in range(max((digit for _, digit in digits), default=0) >> 1):
+            odd.append(odd[-1] * square % modulus)
+        for position, digit in digits:
+            due[position].append(odd[digit >> 1])
+    total = mpz(1)
+    for factors in reversed(due):
+        total = total * total % modulus
+        for factor in factors:
+            total = total * factor % modulus
+    return total
+
+
+def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
+    position, mask = 0, (1 << FEW_DIGIT) - 1
+    while exponent:
+        zeros = (exponent & -exponent).bit_length() - 1
+        exponent >>= zeros
+        yield position + zeros, exponent & mask
+        exponent >>= FEW_DIGIT
+        position += zeros + FEW_DIGIT
+
+
+def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
+    """The challenge of a batch: `count` numbers of `bits` bits, uniform and independent as a random oracle's, zero included.
+
+    With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
+    Assumes: the seed is a hash of all that is batched. Whoever could choose a part of it afterwards could make errors cancel.
+    """
+    width = bits // 8
+    return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Who says to know what: the proof is for this and nothing else.
-
-    Assumes, where it is checked: all but the ciphertexts is the checker's own knowledge, and those are in the order they were sent.
+    """Who says to know what. Where it is checked, all but the ciphertexts is the checker's own knowledge; those are in the
+    order sent.
     """
 
     public: PublicKey
@@ -68,10 +147,8 @@ class Claim:
     ciphertexts: Sequence[mpz] = field(repr=False)
 
     def seed(self) -> bytes:
-        """A hash of all of it, from which the challenge is made.
-
-        Guarantee: claims that differ in anything have different seeds (SHA-256, fixed widths, the count hashed before them), so a
-        proof cannot be carried to another run, round, client, roster, key or list of ciphertexts.
+        """A hash of all of it (fixed widths, the count before them), from which the challenge is made: a proof cannot be carried to
+        another run, round, client, roster, key or list of ciphertexts.
         """
         words = json.dumps([self.run, self.round, self.client, self.roster, self.public.shape, len(self.ciphertexts)])
         hashed = hashlib.sha256(DOMAIN + words.encode() + b"\n")
@@ -82,9 +159,8 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2; A is the commitment, e_j coefficients.
-
-    Under a key without h_s, z2^n stands for h_s^z2.
+    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2; A is the commitment, e_j
+    coefficients.
     """
 
     commitment: mpz
@@ -100,7 +176,7 @@ def proof_bytes(public: PublicKey) -> int:
 
 
 def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> bytes:
-    """The proof of who sealed `messages` with randomisers made from `exponents`, which `Source.take_known` gave with them.
+    """The proof of who sealed `messages` with randomisers made from `exponents`, which `Randomisers.take_known` gave with them.
 
     Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). x and s are drawn anew each time.
     Assumes: the claim's ciphertexts are those of these messages and exponents; of others it makes a proof that does not hold.
@@ -127,15 +203,13 @@ def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> by
 
 
 def proof_to_bytes(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> bytes:
-    """A proof for the wire: A, z1 and z2, each of a width that follows from the key. Raises: OverflowError."""
     numbers = zip((commitment, z1, z2), _widths(public), strict=True)
     return b"".join(int(number).to_bytes(width, "big") for number, width in numbers)
 
 
 def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
-    """What has to hold for this claim, whose `seed` is known; whether it does is found out later. Raises: BadProof.
-
-    Refused are bytes that are no proof of anything: another length, a number out of its range, no ciphertexts or too many.
+    """What has to hold for this claim, whose `seed` is known; whether it does is found out later. Raises: BadProof for another
+    length, a number out of its range, no ciphertexts or too many.
     """
     public, count, (a, b, _) = claim.public, len(claim.ciphertexts), _widths(claim.public)
     parts = proof[:a], proof[a : a + b], proof[a + b :]
@@ -151,23 +225,13 @@ def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
 
 
 def refusal(claim: Claim) -> BadProof:
-    """Why a report without a proof that holds is not taken; to be raised or recorded by the caller."""
     why = "nothing shows that it knows what it sealed, so the ciphertexts may be another's."
     return BadProof(f"The report of {claim.client!r} is refused: {why}")
 
 
-def warm(public: PublicKey) -> None:
-    """Makes the comb of h_s now, for instance before a fork, so that all processes share it."""
-    if public.h_s is not None:
-        comb(public)
-
-
 @lru_cache(maxsize=2)
 def comb(public: PublicKey) -> Comb:
-    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports; of the last two keys.
-
-    Raises: TypeError for a key without h_s.
-    """
+    """Powers of h_s, with room for the weighted sum of the z2 of 2^REPORT_BITS reports. Raises: TypeError for a key without h_s."""
     if public.h_s is None:
         raise TypeError("a key without h_s has no powers of it")
     bits = response_bits(public) + COEFFICIENT_BITS + REPORT_BITS
@@ -189,20 +253,12 @@ def _widths(public: PublicKey) -> tuple[int, int, int]:
     return public.ciphertext_bytes, (public.bits + 7) // 8, (last + 7) // 8
 
 
-# Checks the proofs of a round's reports, all by one equation, and one by one only to find out whose does not hold.
-
-TOGETHER = 1 << REPORT_BITS  # reports in one equation
-FEW = 4  # ciphertexts of a report up to which one product with exponents of 256 bits is cheaper than two steps of 128
-REMEMBERED = 4096  # proofs that held in this process; the same bytes hold again
-
-
 def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
     """Whose proof does not hold, with the refusal. Nothing is raised.
 
     Guarantee: whoever is not named has a proof that held, by its own equation or by one together with others (false with
-    probability at most 2^-127), in this call or in an earlier one of this process. Whoever is named fails alone, so
-    nobody is refused for what another sent. One cheat costs a check of each report in its batch.
-    Assumes: all claims are under one key, and their ciphertexts are units below n^2.
+    probability at most 2^-127), in this call or in an earlier one of this process. Whoever is named fails alone, so nobody is
+    refused for what another sent. Assumes: all claims are under one key, and their ciphertexts are units below n^2.
     """
     refused: dict[str, BadProof] = {}
     pending: dict[str, tuple[bytes, Equation]] = {}
@@ -229,18 +285,14 @@ def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
 
 
 def hold_together(public: PublicKey, equations: Sequence[Equation]) -> bool:
-    """Whether all of them hold, but for probability 2^-127. Assumes: one equation to TOGETHER, for which the comb has room.
-
-    The weights are drawn here, from the operating system, after all equations are fixed: that is what the guarantee rests on.
-    """
+    """Whether all of them hold, but for probability 2^-127, which rests on weights drawn here after all equations are fixed."""
     drawn = [secrets.randbelow((1 << COEFFICIENT_BITS) - 1) + 1 for _ in equations[1:]]
     return balanced(public, equations, [1, *drawn])
 
 
 def balanced(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> bool:
-    """Whether the product of the equations, each to its weight of at most 128 bits, holds up to the sign.
-
-    Weights that a sender could foresee prove nothing; use `hold_together`.
+    """Whether the product of the equations, each to its weight of at most 128 bits, holds up to the sign. Foreseen weights
+    prove nothing.
     """
     z1 = sum(w * one.z1 for w, one in zip(weights, equations, strict=True)) % public.n
     z2 = [one.z2 for one in equations]
@@ -264,7 +316,3 @@ def _committed(public: PublicKey, equations: Sequence[Equation], weights: Sequen
     inner = (product_of_powers(one.ciphertexts, one.coefficients, modulus, bits=bits) for one in equations)
     bases = [one.commitment * product % modulus for one, product in zip(equations, inner, strict=True)]
     return product_of_powers(bases, weights, modulus, bits=bits)
-
-
-# hashes of seed and proof, the oldest first: a party checks the same report several times
-_HELD: dict[bytes, None] = {}

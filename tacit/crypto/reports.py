@@ -1,10 +1,9 @@
 """The reports of one round: what a sealed update travels in, who counts, and who opens the sum.
 
 A message is 4 bytes of the header's length, the header (JSON), 64 bytes of signature, and the body: ciphertexts, and in the last
-chunk the proof that the sender knows what it sealed, all of it (`proofs`). The signature covers run, round, client, chunk,
-number of chunks, key id, roster, and the length and SHA-256 of the body, under a fixed prefix; so a message cannot be
-altered, cut, moved to another round or passed off as another client's. `roster` is a hash of what the client was told of the
-run (`common_hash`): reports of sites that were told different things are not added. Every refusal names the sender.
+chunk the proof that the sender knows what it sealed (`proofs`). The signature covers the header, and by its SHA-256 the body,
+under a fixed prefix; so a message cannot be altered, cut, moved to another round or passed off as another client's. Every
+refusal names the sender.
 
 A secret key opens single updates as well as sums, so what stands between a server and one client's update is `Opener`. It
 opens a total only after it has
@@ -27,12 +26,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from gmpy2 import mpz
 
 from tacit import check
-from tacit.crypto.keys import Members, Signer, verified
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.powers import from_octets, to_octets
+from tacit.crypto.paillier import PublicKey, from_octets, to_octets
 from tacit.crypto.proofs import Claim, proof_bytes, unproved
 from tacit.crypto.threshold import Partial, Verification, combine
 from tacit.errors import (
@@ -58,6 +57,34 @@ CHUNK = 1024  # ciphertexts in a message: 768 KiB with a key of 3072 bits
 MOST_HEADER = 4096  # a header is a few hundred bytes; a longer one is not read
 
 
+Members = Mapping[str, Ed25519PublicKey]
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A client and the key it signs with, which is never printed."""
+
+    client: str
+    key: Ed25519PrivateKey = field(repr=False)
+
+    def sign(self, content: bytes) -> bytes:
+        """A signature of 64 bytes (Ed25519, deterministic). Assumes: content with a prefix of its own use, such as `PREFIX`."""
+        return self.key.sign(content)
+
+    @property
+    def public(self) -> Ed25519PublicKey:
+        return self.key.public_key()
+
+
+def verified(members: Members, client: str, content: bytes, signature: bytes) -> bool:
+    """Whether a member signed the content. Raises: KeyError for somebody who is no member."""
+    try:
+        members[client].verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Header:
     """Where a chunk of ciphertexts belongs. `run` names one attempt at one run; `size` and `sha256` are those of the body."""
@@ -75,14 +102,6 @@ class Header:
     def raw(self) -> bytes:
         """The bytes that are signed, after PREFIX: JSON with sorted keys and no spaces, so that one header has one form."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
-
-
-@dataclass(frozen=True)
-class SignedHeader:
-    """A header with its client's signature, as it arrived: nothing has been checked."""
-
-    header: Header
-    signature: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -105,25 +124,19 @@ class RoundContext:
         return self.chunk_sizes[chunk] * self.public.ciphertext_bytes + (proof_bytes(self.public) if last else 0)
 
     def claim(self, client: str, ciphertexts: Sequence[mpz]) -> Claim:
-        """What a client has to prove of its ciphertexts, for this run, round and roster and in its own name."""
         return Claim(self.public, self.run, self.round, client, self.roster, ciphertexts)
 
 
 def common_hash(run: str, experiment: str, roster: Mapping[str, Any]) -> str:
-    """A hash of what all sites of a run must have been told alike: its name, the experiment, every site's name, size and epsilon.
-
-    Guarantee: a server that tells two sites different stories gets reports that nobody adds together.
+    """A hash of the run's name, the experiment, and every site's name, size and epsilon: of two sites that were told different
+    things nobody adds the reports.
     """
     text = json.dumps([run, experiment, roster], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(b"tacit roster 1\n" + text.encode()).hexdigest()
 
 
 def chunk_sizes(count: int, *, chunk: int = CHUNK) -> tuple[int, ...]:
-    """How many of `count` ciphertexts each message carries.
-
-    >>> chunk_sizes(1000, chunk=400)
-    (400, 400, 200)
-    """
+    """How many of `count` ciphertexts each message carries."""
     return tuple(min(chunk, count - start) for start in range(0, count, chunk))
 
 
@@ -142,7 +155,7 @@ def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], pro
         yield len(head).to_bytes(LENGTH_BYTES, "big") + head + signer.sign(PREFIX + head) + body
 
 
-def parse(raw: bytes) -> tuple[SignedHeader, bytes]:
+def parse(raw: bytes) -> tuple[Header, bytes, bytes]:
     """Header, signature and body of a message, of which nothing is verified yet. Raises: Truncated, BadSignature.
 
     Guarantee: the header has our fields, of our types, in our one form (`Header.raw` gives back the bytes that arrived).
@@ -158,20 +171,19 @@ def parse(raw: bytes) -> tuple[SignedHeader, bytes]:
         raise BadSignature("A message has no readable header: it was altered, or it is not a report.") from error
     if not good or header.raw() != head:
         raise BadSignature("A message has a header in another form than ours: it was altered, or it is not a report.")
-    return SignedHeader(header, rest[:SIGNATURE_BYTES]), rest[SIGNATURE_BYTES:]
+    return header, rest[:SIGNATURE_BYTES], rest[SIGNATURE_BYTES:]
 
 
-def check_header(context: RoundContext, signed: SignedHeader) -> None:
+def check_header(context: RoundContext, header: Header, signature: bytes) -> None:
     """Refuses a header that does not belong to this round. Until its signature holds, only the sender's name is looked at.
 
     Raises: UnknownSender, BadSignature, Replayed (another run or round), ForeignKey, OtherRoster, or Truncated for a chunk
     that was not agreed: the first that applies, naming the sender.
     """
-    header = signed.header
     who = f"The report of {header.client!r} is refused"
     if header.client not in context.members:
         raise UnknownSender(f"{who}: there is no such member.")
-    if not verified(context.members, header.client, PREFIX + header.raw(), signed.signature):
+    if not verified(context.members, header.client, PREFIX + header.raw(), signature):
         raise BadSignature(f"{who}: it was altered, or signed by somebody else.")
     if (header.run, header.round) != (context.run, context.round):
         there = f"round {header.round + 1} of run {header.run}"
@@ -187,10 +199,8 @@ def check_header(context: RoundContext, signed: SignedHeader) -> None:
 
 
 def check_body(context: RoundContext, header: Header, body: bytes) -> tuple[list[mpz], bytes]:
-    """The ciphertexts of a chunk, and behind those of the last the proof. Assumes: `check_header` has let the header pass.
-
-    Guarantee: the body is what the header's signature covers, and every ciphertext is a unit modulo n^2.
-    Raises: Truncated for another length, BadSignature for another hash, BadCiphertext, all naming the sender.
+    """The ciphertexts of a chunk, each a unit modulo n^2, and behind those of the last the proof. Raises: Truncated, BadSignature,
+    BadCiphertext. Assumes: `check_header` has let the header pass.
     """
     who = f"The report of {header.client!r} is refused"
     if len(body) != header.size:
@@ -217,18 +227,16 @@ class Inbox:
         self._proofs: dict[str, bytes] = {}
         self._proved: set[str] = set()
 
-    def accept(self, raw: bytes) -> SignedHeader:
+    def accept(self, raw: bytes) -> None:
         """Takes one message, in any order; `settle` checks its proof. Raises: MessageRefused, also for a chunk that is there."""
-        signed, body = parse(raw)
-        header = signed.header
-        check_header(self.context, signed)
+        header, signature, body = parse(raw)
+        check_header(self.context, header, signature)
         if header.chunk in self._chunks.get(header.client, {}):
             raise Duplicate(f"The report of {header.client!r} is refused: chunk {header.chunk} has been received.")
         ciphertexts, proof = check_body(self.context, header, body)
         self._chunks.setdefault(header.client, {})[header.chunk] = ciphertexts
         if proof:
             self._proofs[header.client] = proof
-        return signed
 
     def accept_report(self, client: str, messages: Sequence[bytes]) -> None:
         """Takes the messages of one client's report; if one is refused, none stays. A report that lacks chunks never counts.
@@ -238,7 +246,7 @@ class Inbox:
         if client in self._chunks:
             raise Duplicate(f"The report of {client!r} is refused: one has been received.")
         for raw in messages:
-            signed = parse(raw)[0].header.client
+            signed = parse(raw)[0].client
             if signed != client:
                 raise BadSignature(f"The report of {client!r} is refused: it is written in the name of {signed!r}.")
         try:
@@ -325,8 +333,7 @@ class Opener(Generic[T]):
     """Opens at most one sum of a round, of at least `at_least` reports, with `open_with` (a secret key's or a share's).
 
     Guarantee: before `open_with` is called, run, round, key and a hash of the sum are on disk (SQLite, synchronous=FULL).
-    Another sum of the round is refused from then on, by every process that uses the same file and after a crash; the same sum
-    is opened again. Nothing is written for what is refused.
+    Another sum of the round is refused from then on, by every process that uses the same file; the same sum is opened again.
     Assumes: the file is neither deleted nor replaced by an older copy, and nobody else uses the key or share with another file.
     Raises: BadInput for `at_least` below 2 or a name that is not among the turns, OpeningRefused if the file cannot be kept.
     """
@@ -367,10 +374,6 @@ class Opener(Generic[T]):
         self._record(context, total, clients)
         return self._open_with(total), clients
 
-    def close(self) -> None:
-        """Closes the file; every opening was on disk before it was made."""
-        self._db.close()
-
     def _record(self, context: RoundContext, total: list[mpz], clients: list[str]) -> None:
         digest = hashlib.sha256(context.public.to_bytes(total)).hexdigest()
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
@@ -388,9 +391,6 @@ class Opener(Generic[T]):
 
     def _unkept(self, error: Exception) -> OpeningRefused:
         return OpeningRefused(f"The openings {self.path} cannot be kept ({error}); nothing was opened.")
-
-
-# How a server, which has no key, gets a sum opened: by one holder of the key, or by `threshold` holders of its shares.
 
 
 @dataclass(frozen=True)
@@ -423,7 +423,7 @@ class Alone:
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
         numbers, clients = self.holder.open(context, messages)
-        return Opened(numbers, clients, total_bytes(messages), len(numbers_to_bytes(context.public, numbers)))
+        return Opened(numbers, clients, sum(map(len, messages)), len(numbers_to_bytes(context.public, numbers)))
 
 
 @dataclass(frozen=True)
@@ -434,17 +434,12 @@ class Together:
     holders: Sequence[Opener[Partial]]
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
-        """Asks every holder for its part and joins them. Raises: what `Opener.open` and `threshold.combine` raise."""
         inbox = inbox_of(context, messages)
         total = inbox.total(at_least=min(holder.at_least for holder in self.holders))
         partials = [holder.open(context, messages)[0] for holder in self.holders]
         answered = sum(len(self.verification.to_bytes(partial)) for partial in partials)
         numbers = combine(self.verification, total, partials)
-        return Opened(numbers, inbox.complete(), total_bytes(messages) * len(self.holders), answered)
-
-
-def total_bytes(messages: Sequence[bytes]) -> int:
-    return sum(len(raw) for raw in messages)
+        return Opened(numbers, inbox.complete(), sum(map(len, messages)) * len(self.holders), answered)
 
 
 def numbers_to_bytes(public: PublicKey, numbers: Sequence[mpz]) -> bytes:

@@ -12,19 +12,20 @@ import numpy as np
 import torch
 
 from tacit.crypto.grid import Lanes
-from tacit.crypto.keys import Members, Signer
 from tacit.crypto.masks import WIDTHS, Attempt, Collecting, Joined, Party, Roster, Setup
-from tacit.crypto.paillier import PublicKey, Source
+from tacit.crypto.paillier import PublicKey, Randomisers
 from tacit.crypto.proofs import prove
 from tacit.crypto.reports import (
     LENGTH_BYTES,
     MOST_HEADER,
     SIGNATURE_BYTES,
     Inbox,
+    Members,
     Opened,
     Opener,
     Opens,
     RoundContext,
+    Signer,
     chunk_sizes,
     write,
 )
@@ -45,16 +46,13 @@ class Plain:
 
     @property
     def kind(self) -> torch.dtype:
-        """The smallest integer type that holds the lanes' reach."""
         return torch.int32 if self.lanes.reach < 2**31 else torch.int64
 
     @property
     def report_bytes(self) -> int:
-        """No honest report is longer."""
         return self.lanes.count * self.kind.itemsize
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """What a client sends: integers that carry their share of the noise. Here nothing checks before the server does."""
         return {"report": shared.vector.to(self.kind)}
 
     def collect(self, *, round: int) -> "PlainSum":
@@ -86,7 +84,6 @@ class PlainSum:
         return {}
 
     def open(self) -> np.ndarray:
-        """The sum, of no fewer reports than the noise was shared for. Raises: TooFewReports."""
         if self.total is None or len(self.clients) < self.seal.fewest:
             text = f"{len(self.clients)} reports arrived and {self.seal.fewest} are needed"
             raise TooFewReports(f"{text}: the sum would carry less noise than was promised.")
@@ -108,18 +105,16 @@ class Sealed:
     roster: str  # `common_hash` of what all sites were told
     members: Members = field(repr=False)
     signers: Mapping[str, Signer] = field(repr=False)
-    randomisers: Source = field(repr=False)
+    randomisers: Randomisers = field(repr=False)
     verification: Verification | None = field(default=None, repr=False)  # of a split key
     opener: Opens | None = field(default=None, repr=False)
     holder: Opener[bytes] | None = field(default=None, repr=False)
 
     def context(self, round: int) -> RoundContext:
-        """What a report of this round is bound to."""
         return RoundContext(self.run, round, self.public, self.roster, chunk_sizes(self.lanes.numbers), self.members)
 
     @property
     def report_bytes(self) -> int:
-        """Ciphertexts, the proof, and a header to every chunk."""
         context = self.context(0)
         chunks = range(len(context.chunk_sizes))
         return sum(context.body_bytes(chunk) + LENGTH_BYTES + MOST_HEADER + SIGNATURE_BYTES for chunk in chunks)
@@ -160,7 +155,6 @@ class SealedSum:
         self.messages[message.sender] = parts
 
     def settle(self) -> Mapping[str, TacitError]:
-        """Checks the proofs, and drops the messages of whoever has none that holds."""
         refused = self.inbox.settle()
         for client in refused:
             del self.messages[client]
@@ -198,7 +192,6 @@ class Masked:
         )  # of one round at a time: every client joins with the same
 
     def setups(self, round: int) -> dict[str, Setup]:
-        """What every client sends before the round."""
         if self._latest[0] != round:
             attempt = Attempt(self.roster, round)
             self._latest = (round, {name: party.setup(attempt) for name, party in self.parties.items()})
@@ -208,7 +201,6 @@ class Masked:
         return self.parties[client].join(Attempt(self.roster, round), self.setups(round).values(), model="")
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """The client's integers under its masks. Raises: GridOverflow for integers beyond the lanes."""
         vector = shared.vector.numpy()
         self.lanes.refuse_beyond(vector)
         masked = self.joined(client, round).mask(vector, bits=self.bits)
@@ -221,8 +213,6 @@ class Masked:
 
 @dataclass
 class MaskedSum:
-    """The masked reports of a round, and the two legs that open their sum."""
-
     seal: Masked
     round: int
     collecting: Collecting
@@ -233,19 +223,14 @@ class MaskedSum:
         return list(self.collecting.reported)
 
     def accept(self, message: Message) -> None:
-        """Adds a report. Raises: MessageRefused for what is none; the sum is then as it was."""
         (report,) = _tensors(message, 1)
         self.collecting.add(message.sender, report.numpy().view(WIDTHS[self.seal.bits]))
 
     def settle(self) -> Mapping[str, TacitError]:
-        """Nobody: masks prove nothing of what is under them."""
         return {}
 
     def open(self) -> np.ndarray:
-        """The sum, after every survivor has signed the list and given its shares.
-
-        Raises: TooFewReports; GridOverflow for a sum that honest reports could not have.
-        """
+        """The sum, after every survivor has signed the list and given its shares. Raises: TooFewReports; GridOverflow."""
         survivors = self.collecting.survivors
         joined = {name: self.seal.joined(name, self.round) for name in survivors}
         signatures = {name: mine.agree(survivors) for name, mine in joined.items()}

@@ -21,9 +21,8 @@ from math import factorial, prod
 import gmpy2
 from gmpy2 import mpz
 
-from tacit.crypto.paillier import PublicKey
-from tacit.crypto.powers import compute, product_of_powers, small_exponents
-from tacit.crypto.secret_key import SecretKey, refuse_overflow
+from tacit.crypto.paillier import PublicKey, SecretKey, compute, refuse_overflow
+from tacit.crypto.proofs import product_of_powers, small_exponents
 from tacit.errors import BadInput, KeyRefused, WrongShare
 
 MOST_SHARES = 100
@@ -36,9 +35,8 @@ HIDING_BITS = 128  # the proof's response is within 2^-128 of saying nothing abo
 class Verification:
     """What everybody may know of a split key: v, and v_i = v^(Delta s_i) for every share.
 
-    Guarantee: the numbers can be those of a split key: units, v with Jacobi symbol 1, more than half of the shares needed.
+    Guarantee: the numbers can be those of a split key, which needs more than half of its shares; else KeyRefused or BadInput.
     That they belong to shares of this key is the dealer's word; a holder checks its own share (`Share.genuine`).
-    Raises: KeyRefused for numbers that cannot; BadInput for a number of shares or a threshold that is not allowed.
     """
 
     public: PublicKey
@@ -131,9 +129,8 @@ class Share:
 
 
 def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
-    """Splits a safe-prime key into `of` shares of which `threshold` open. Raises: KeyRefused for another shape; BadInput.
+    """Splits a safe-prime key into `of` shares of which `threshold` open; fewer say nothing about it. Raises: KeyRefused; BadInput.
 
-    Guarantee: any `threshold` shares open what the key opens; fewer say nothing about it.
     Assumes: the caller hands every share to its owner and forgets them and the key.
     """
     _check_numbers(threshold, of)
@@ -175,8 +172,7 @@ def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial
 def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: Iterable[Partial]) -> list[mpz]:
     """The messages, from the answers of at least `threshold` shares, each of which is checked.
 
-    Raises: BadInput for too few answers, WrongShare or BadCiphertext for a wrong one (leave that share out and combine
-    again), SumOverflow for a sum out of range.
+    Raises: BadInput for too few answers, WrongShare or BadCiphertext for a wrong one, SumOverflow.
     """
     answers = {partial.index: partial for partial in partials}
     if len(answers) < verification.threshold:

@@ -13,11 +13,10 @@ from tacit.algorithms import PopulationStatistics, Server, finished
 from tacit.algorithms.encrypted import Encrypted, Group
 from tacit.algorithms.rules import load
 from tacit.crypto.grid import Grid, Lanes
-from tacit.crypto.keys import new_signer
+from tacit.crypto.keys import generate, new_signer
 from tacit.crypto.paillier import Randomisers
 from tacit.crypto.reports import Alone, Opener
 from tacit.crypto.seal import Plain, Sealed
-from tacit.crypto.secret_key import generate
 from tacit.errors import TrainingDiverged
 from tacit.privacy.distributed.mechanism import even
 from tacit.random import seeded

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 import tacit
-from tacit.crypto.secret_key import generate
+from tacit.crypto.keys import generate
 from tacit.deploy.site import keys
 from tacit.lab.audit.mechanism import prepared
 

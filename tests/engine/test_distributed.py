@@ -11,8 +11,8 @@ from trained import same_model, weights
 
 import tacit
 from tacit.crypto import keys
+from tacit.crypto.keys import generate
 from tacit.crypto.proofs import proof_bytes
-from tacit.crypto.secret_key import generate
 from tacit.engine import loop as loop_module
 from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy.accounting import price

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tacit.crypto.keys import generate
 from tacit.crypto.paillier import Randomisers
-from tacit.crypto.secret_key import generate
 
 SMALL = 512
 

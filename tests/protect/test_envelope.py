@@ -51,16 +51,16 @@ def report(ordinary, context, signers, stock):
 
 def forged(raw, signer, **changes):
     """A message with another header, signed by whoever does it, and its body."""
-    evidence, body = parse(raw)
-    head = replace(evidence.header, **changes).raw()
+    header, _, body = parse(raw)
+    head = replace(header, **changes).raw()
     return len(head).to_bytes(LENGTH_BYTES, "big") + head + signer.sign(PREFIX + head) + body
 
 
 def resealed(raw, signer, body):
     """A message of the same place with other ciphertexts, signed by its own client."""
-    evidence, _ = parse(raw)
+    header, _, _ = parse(raw)
     digest = hashlib.sha256(body).hexdigest()
-    return forged(raw, signer, size=len(body), sha256=digest)[: -evidence.header.size or None] + body
+    return forged(raw, signer, size=len(body), sha256=digest)[: -header.size or None] + body
 
 
 def take_all(inbox, messages):
@@ -170,7 +170,7 @@ def test_chunks_that_are_not_agreed_are_refused(context, report, signers):
 def test_ciphertexts_out_of_range_are_refused_by_sender(ordinary, context, report, signers):
     raw, public = report()[0], ordinary.public
     width = public.ciphertext_bytes
-    good = parse(raw)[1][:width]
+    good = parse(raw)[2][:width]
     bad = (
         bytes(width),
         (public.n_squared + 1).to_bytes(width, "big"),
@@ -211,9 +211,9 @@ def test_a_round_goes_on_without_what_is_refused(ordinary, context, report):
 
 
 def test_the_signature_covers_every_field_of_the_header(report, context):
-    evidence, _ = parse(report()[0])
-    check_header(context, evidence)
-    for name, value in vars(evidence.header).items():
-        other = replace(evidence.header, **{name: value + 1 if isinstance(value, int) else "coast"})
+    header, signature, _ = parse(report()[0])
+    check_header(context, header, signature)
+    for name, value in vars(header).items():
+        other = replace(header, **{name: value + 1 if isinstance(value, int) else "coast"})
         with pytest.raises(BadSignature, match="altered"):
-            check_header(context, replace(evidence, header=other))
+            check_header(context, other, signature)

@@ -61,7 +61,6 @@ def test_a_second_sum_of_a_round_is_refused_after_a_restart_too(opener, context,
     for other in (reports(0), reports(0, NAMES[:3])):  # sealed anew, the same numbers are another sum
         with pytest.raises(OpeningRefused, match=r"Another sum of round 1 .* has been opened"):
             first.open(context(0), other)
-    first.close()
     with pytest.raises(OpeningRefused, match="has been opened"):
         opener().open(context(0), reports(0, NAMES[1:]))
     opener().open(context(1), reports(1))

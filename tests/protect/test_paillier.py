@@ -13,8 +13,8 @@ from gmpy2 import mpz
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tacit.crypto.paillier import PublicKey, Randomisers, short_bits
-from tacit.crypto.secret_key import SecretKey, generate
+from tacit.crypto.keys import generate
+from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey, short_bits
 from tacit.errors import BadCiphertext, BadInput, KeyRefused, SumOverflow
 
 MESSAGES, EXAMPLES = 100_000, 100

@@ -3,7 +3,8 @@ from gmpy2 import mpz, powmod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.crypto.powers import Comb, by_buckets, by_squarings, product_of_powers
+from tacit.crypto.paillier import Comb
+from tacit.crypto.proofs import by_buckets, by_squarings, product_of_powers
 
 PAIRS = st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 2**40 - 1)), max_size=40)
 

@@ -1,17 +1,15 @@
 """Randomisers: right, and never used twice."""
 
-import copy
 import os
-import pickle
 import signal
 import threading
 
 import gmpy2
 import pytest
 
-from tacit.crypto import powers
+from tacit.crypto import paillier
+from tacit.crypto.keys import generate
 from tacit.crypto.paillier import TABLE_BYTES, PublicKey, Randomisers, best_window
-from tacit.crypto.secret_key import generate
 from tacit.errors import BadInput, KeyRefused
 
 
@@ -62,74 +60,21 @@ def test_a_key_from_elsewhere_gets_the_textbooks_randomisers(ordinary, stock):
     assert all(gmpy2.powmod(x, order, plain.n_squared) == 1 for x in rho)
 
 
-def test_what_was_prepared_is_handed_out_once(ordinary, stock):
-    stock = stock(ordinary, workers=2)
-    stock.prepare(30)
-    stock.prepare(10)
-    taken = stock.take(25) + stock.take(25)
-    assert len(set(taken)) == 50
-
-
-def test_a_fork_never_has_what_its_parent_has(ordinary, stock):
-    stock = stock(ordinary, workers=2)
-    stock.prepare(20)
-    taken = stock.take(5)  # 15 are in stock, and another batch is under way
-    stock.prepare(20)
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(writing, ordinary.public.to_bytes(stock.take(30)))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    os.close(writing)
-    raw = b""
-    while part := os.read(reading, 1 << 16):
-        raw += part
-    os.close(reading)
-    assert os.waitpid(pid, 0)[1] == 0
-    theirs = ordinary.public.from_bytes(raw)
-    ours = taken + stock.take(35)
-    assert len(theirs) == 30
-    assert len(set(ours)) == 40
-    assert not set(theirs) & set(ours)
-
-
-def test_a_stock_cannot_be_copied_or_pickled(ordinary, stock):
-    stock = stock(ordinary)
-    for way in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="never copied"):
-            way(stock)
-
-
-def test_threads_never_share_one(ordinary, stock):
+def test_no_randomiser_is_made_twice_by_threads_or_by_a_fork(ordinary, stock):
     stock, taken = stock(ordinary), []
     stock.warm()
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(writing, ordinary.public.to_bytes(stock.take(30)))
+        os._exit(0)
     threads = [threading.Thread(target=lambda: [taken.extend(stock.take(3)) for _ in range(20)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(taken)) == len(taken) == 240
-
-
-def test_a_process_that_dies_is_made_up_for(ordinary, stock):
-    stock = stock(ordinary, workers=2)
-    stock.prepare(400)
-    os.kill(stock._batches[0][0]._parts[0][0], 9)
-    assert len(set(stock.take(400))) == 400
-
-
-def test_closing_ends_background_work(ordinary, stock):
-    stock = stock(ordinary, workers=2)
-    stock.prepare(200_000)
-    pids = [pid for pid, _, _ in stock._batches[0][0]._parts]
-    stock.close()
-    for pid in pids:
-        with pytest.raises(ChildProcessError):
-            os.waitpid(pid, 0)
-    assert len(stock.take(2)) == 2
+    taken += ordinary.public.from_bytes(os.read(reading, 1 << 16))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(set(taken)) == len(taken) == 270
 
 
 def test_numbers_that_make_no_sense_are_refused(ordinary):
@@ -138,23 +83,43 @@ def test_numbers_that_make_no_sense_are_refused(ordinary):
 
 
 def test_work_on_many_cores_is_in_order():
-    found = powers.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 101, width=2, workers=4)
+    found = paillier.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 101, width=2, workers=4)
     assert found == list(range(101))
+
+
+def test_a_process_that_dies_is_made_up_for_and_none_outlives_an_error():
+    parent = os.getpid()
+
+    def dying(start, stop):
+        if start == 0 and os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return map(gmpy2.mpz, range(start, stop))
+
+    def failing(start, stop):
+        if os.getpid() != parent and start:
+            signal.pause()
+        raise KeyError("here")
+
+    assert paillier.compute(dying, 400, width=2, workers=2) == list(range(400))
+    with pytest.raises(KeyError, match="here"):
+        paillier.compute(failing, 400, width=2, workers=2)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_work_is_done_where_no_process_can_be_had(monkeypatch):
     def refuse():
         raise BlockingIOError
 
-    monkeypatch.setattr(powers.os, "fork", refuse)
-    found = powers.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=4)
+    monkeypatch.setattr(paillier.os, "fork", refuse)
+    found = paillier.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=4)
     assert found == list(range(20))
 
 
 def test_work_is_done_in_a_program_that_ignores_its_children():
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        found = powers.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=2)
+        found = paillier.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=2)
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert found == list(range(20))

@@ -8,11 +8,9 @@ import gmpy2
 import torch
 from gmpy2 import mpz
 
-from tacit.crypto.keys import Signer
 from tacit.crypto.paillier import Randomisers
-from tacit.crypto.powers import product_of_powers
-from tacit.crypto.proofs import coefficients, comb, proof_bytes, proof_to_bytes, prove
-from tacit.crypto.reports import LENGTH_BYTES, PREFIX, RoundContext, parse, write
+from tacit.crypto.proofs import coefficients, comb, product_of_powers, proof_bytes, proof_to_bytes, prove
+from tacit.crypto.reports import LENGTH_BYTES, PREFIX, RoundContext, Signer, parse, write
 from tacit.types import Message
 
 
@@ -62,8 +60,8 @@ class CheatingSite:
 
     def resigned(self, raw: bytes, **changes) -> bytes:
         """A message with another header, signed by this site."""
-        evidence, body = parse(raw)
-        return self.framed(replace(evidence.header, **changes).raw(), body)
+        header, _, body = parse(raw)
+        return self.framed(replace(header, **changes).raw(), body)
 
     def framed(self, head: bytes, body: bytes = b"") -> bytes:
         """Any header at all, signed by this site."""
@@ -74,7 +72,7 @@ def ciphertexts_of(context: RoundContext, messages: Sequence[bytes]) -> list[mpz
     """The ciphertexts of a report, as anybody who sees it can read them."""
     found = []
     for number, raw in zip(context.chunk_sizes, messages, strict=True):
-        found += context.public.from_bytes(parse(raw)[1][: number * context.public.ciphertext_bytes])
+        found += context.public.from_bytes(parse(raw)[2][: number * context.public.ciphertext_bytes])
     return found
 
 

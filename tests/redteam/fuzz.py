@@ -38,10 +38,10 @@ from redteam.real_grid import Pushed, RealGrid, framed, name_of, next_question, 
 
 from tacit.algorithms import finished
 from tacit.crypto.grid import Lanes
-from tacit.crypto.keys import Signer
+from tacit.crypto.keys import generate
 from tacit.crypto.paillier import Randomisers
+from tacit.crypto.reports import Signer
 from tacit.crypto.seal import Sealed
-from tacit.crypto.secret_key import generate
 from tacit.deploy.server import executor
 from tacit.deploy.server import node as node_line
 from tacit.deploy.server.client import respond

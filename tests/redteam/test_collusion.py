@@ -6,9 +6,8 @@ from itertools import combinations
 import pytest
 from redteam.cheating_site import CheatingSite, ciphertexts_of
 
-from tacit.crypto.keys import new_signer
+from tacit.crypto.keys import generate, new_signer
 from tacit.crypto.reports import Opener, RoundContext, chunk_sizes, whose_turn
-from tacit.crypto.secret_key import generate
 from tacit.crypto.threshold import combine, deal, fewest_shares
 from tacit.errors import BadInput, OpeningRefused
 

@@ -15,8 +15,8 @@ from trained import same_model
 
 import tacit
 from tacit.crypto import keys
+from tacit.crypto.keys import generate
 from tacit.crypto.reports import RoundContext, parse, whose_turn
-from tacit.crypto.secret_key import generate
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import _content, new_nonce, read
 from tacit.deploy.server.server import _terms
@@ -231,7 +231,7 @@ def test_a_copy_of_a_site_opens_no_second_sum_of_a_round_that_the_site_has_opene
 
 def cheating(deployed, answer, name="client-0"):
     """The cheating site behind an answer: it has its own folder, and knows the place from its honest report."""
-    head = parse(unpack(answer).tensors["report"].numpy().tobytes())[0].header
+    head = parse(unpack(answer).tensors["report"].numpy().tobytes())[0]
     folder = deployed.folder / "sites" / name / "keys"
     public, members = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE), keys.load_members(folder)
     size = sum(tensor.numel() for tensor in unpack(answer).tensors.values()) // public.ciphertext_bytes
@@ -323,7 +323,7 @@ def test_a_site_that_signs_anothers_last_report_is_named_and_is_in_no_sum(federa
     assert [record["opened"] for record in history.rounds] == [1, 1]
     assert list(history.rounds[1]["refused"]) == ["client-0"]
     assert "nothing shows that it knows what it sealed" in history.rounds[1]["refused"]["client-0"]
-    shown = [parse(tensor.numpy().tobytes())[0].header for tensor in unpack(line.asked[1]).tensors.values()]
+    shown = [parse(tensor.numpy().tobytes())[0] for tensor in unpack(line.asked[1]).tensors.values()]
     assert sorted((header.client, header.round) for header in shown) == [("client-1", 1), ("client-2", 1)]
 
 

@@ -21,10 +21,10 @@ from redteam.test_gateway import OBJECT, Server, proof
 
 import tacit
 from tacit.crypto.grid import Lanes
-from tacit.crypto.keys import Signer
+from tacit.crypto.keys import generate
 from tacit.crypto.paillier import Randomisers
+from tacit.crypto.reports import Signer
 from tacit.crypto.seal import Sealed
-from tacit.crypto.secret_key import generate
 from tacit.deploy.operate.connections import LEAST_BYTES, TIMES
 from tacit.deploy.server import gather as gather_module
 from tacit.deploy.server import server

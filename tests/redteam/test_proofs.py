@@ -10,12 +10,11 @@ import textbook
 from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 
 from tacit.crypto.grid import Lanes
-from tacit.crypto.keys import new_signer
+from tacit.crypto.keys import generate, new_signer
 from tacit.crypto.paillier import PublicKey
 from tacit.crypto.proofs import balanced, equation, hold_together, proof_bytes, unproved
 from tacit.crypto.reports import Alone, Inbox, Opener, RoundContext, chunk_sizes, inbox_of, parse
 from tacit.crypto.seal import Sealed, SealedSum
-from tacit.crypto.secret_key import generate
 from tacit.crypto.threshold import combine, deal
 from tacit.errors import BadProof, MessageRefused, TooFewReports
 
@@ -48,7 +47,7 @@ def site(name, context):
 
 def claimed(context, name, report):
     """A report's claim, and its proof."""
-    return context.claim(name, ciphertexts_of(context, report)), parse(report[-1])[1][-proof_bytes(context.public) :]
+    return context.claim(name, ciphertexts_of(context, report)), parse(report[-1])[2][-proof_bytes(context.public) :]
 
 
 def equation_of(context, name, report):

@@ -11,10 +11,9 @@ from redteam.cheating_site import CheatingSite, message
 
 from tacit.algorithms import printable
 from tacit.crypto.grid import Lanes
-from tacit.crypto.keys import new_signer
+from tacit.crypto.keys import generate, new_signer
 from tacit.crypto.reports import Inbox, RoundContext, chunk_sizes, parse
 from tacit.crypto.seal import Plain, Sealed, SealedSum
-from tacit.crypto.secret_key import generate
 from tacit.deploy.server.trainer import attributed, spent_of
 from tacit.errors import BadSignature, MessageRefused
 from tacit.types import Message
@@ -37,7 +36,7 @@ def crafted():
     cheat = site("coast")
     width = CONTEXT.public.ciphertext_bytes
     nested = b"[" * 2000 + b"]" * 2000
-    head = parse(good[0])[0].header
+    head = parse(good[0])[0]
     kinds = {
         "a nested header, 4 kB and unsigned": [len(nested).to_bytes(4, "big") + nested + bytes(64), good[1]],
         "a signed nested header": [cheat.framed(nested), good[1]],

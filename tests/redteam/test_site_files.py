@@ -8,9 +8,7 @@ import pytest
 from federation.site.test_own_models import RUN, left, seals
 
 from tacit.cli.ledger import faults
-from tacit.deploy.operate import metrics
 from tacit.deploy.operate.inspect import site_findings
-from tacit.deploy.operate.metrics import text_of
 from tacit.deploy.operate.site_page import short_up, site_data, write_site_page
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.accept import accept
@@ -85,7 +83,7 @@ def test_a_site_that_was_given_another_name_does_not_get_its_budget_once_more(tm
 
 
 def test_what_a_site_was_charged_under_two_names_is_told_as_one_sum(tmp_path):
-    """Of a folder in which that has happened: page and metrics named the larger of the two, for rows that had spent both."""
+    """Of a folder in which that has happened: the page named the larger of the two, for rows that had spent both."""
     folder = left(tmp_path / "north", trained=True)
     with sqlite3.connect(folder / "ledger.db") as book:
         columns = ", ".join(
@@ -95,7 +93,6 @@ def test_what_a_site_was_charged_under_two_names_is_told_as_one_sum(tmp_path):
     sealed = sum(row[1] for row in seals(folder))
     assert len(seals(folder)) == 2
     assert site_data(folder)["sealed"] == short_up(sealed)
-    assert f'tacit_epsilon_sealed_per_record{{site="north"}} {sealed!r}\n' in text_of(folder)
     assert any("this site have sealed epsilon" in text for text in faults(folder, delta=None))
 
 
@@ -104,13 +101,11 @@ def test_no_page_and_no_numbers_are_written_over_a_file_that_a_site_lives_by(tmp
     """`--out` named the ledger, and every charge was gone."""
     folder = left(tmp_path / "north", trained=True)
     before = (folder / file).read_bytes()
-    for write in (write_site_page, metrics.write):
-        with pytest.raises(BadInput, match="is another file, which would be lost"):
-            write(folder, folder / file)
+    with pytest.raises(BadInput, match="is another file, which would be lost"):
+        write_site_page(folder, folder / file)
     assert (folder / file).read_bytes() == before
-    for _ in range(2):  # a page, and numbers, may be written again
+    for _ in range(2):  # a page may be written again
         assert write_site_page(folder, folder / "page.html").is_file()
-        metrics.write(folder, folder / "site.prom")
 
 
 def test_a_promise_that_is_written_again_after_the_budget_was_lowered_names_no_less_than_was_spent(server):

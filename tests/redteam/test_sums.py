@@ -9,11 +9,10 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of
 from textbook import holds
 
 from tacit.crypto import proofs
-from tacit.crypto.keys import new_signer
+from tacit.crypto.keys import generate, new_signer
 from tacit.crypto.paillier import PublicKey
 from tacit.crypto.proofs import proof_bytes
 from tacit.crypto.reports import Inbox, Opener, RoundContext, chunk_sizes, common_hash, inbox_of, parse
-from tacit.crypto.secret_key import generate
 from tacit.errors import BadProof, MessageRefused, OtherRoster, TooFewReports
 
 NAMES, NUMBERS = ("coast", "north", "valley"), (11, 22, 33)
@@ -100,7 +99,7 @@ def test_borrowed_ciphertexts_that_cancel_each_other_are_refused(ordinary):
 def test_a_report_copied_with_its_proof_is_refused(key):
     context = context_of(key)
     report = site("north", context).report(NUMBERS)
-    proof = parse(report[-1])[1][-proof_bytes(key.public) :]
+    proof = parse(report[-1])[2][-proof_bytes(key.public) :]
     assert holds(context.claim("north", ciphertexts_of(context, report)), proof)
     copied = site("coast", context).signed(ciphertexts_of(context, report), proof)
     assert type(refused(context, (copied, "coast"))) is BadProof
@@ -150,7 +149,7 @@ def test_a_proof_that_held_does_not_vouch_for_other_ciphertexts(ordinary):
     context, cheat = context_of(ordinary), site("coast", context_of(ordinary))
     good = cheat.report(NUMBERS)
     inbox_of(context, good)  # its proof is remembered in this process
-    proof = parse(good[-1])[1][-proof_bytes(ordinary.public) :]
+    proof = parse(good[-1])[2][-proof_bytes(ordinary.public) :]
     assert type(refused(context, (cheat.signed(cheat.sealed(NUMBERS)[0], proof), "coast"))) is BadProof
 
 

@@ -119,7 +119,7 @@ def test_a_plan_refuses_the_parts_and_options_that_a_run_refuses_in_the_same_wor
 
 
 def test_a_plan_of_encrypted_sums_checks_the_rule_and_makes_no_keys(monkeypatch):
-    monkeypatch.setattr("tacit.crypto.secret_key.generate", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("tacit.privacy.distributed.kind.generate", lambda *_, **__: 1 / 0)
     settings = ("train.rounds=2",)
     assert plan.of_experiment(tacit.Experiment.load("digits-encrypted", settings))
     with pytest.raises(BadInput, match=r"Unknown key 'aggregate\.beta'"):

@@ -19,7 +19,6 @@ from tacit.crypto.reports import (
     inbox_of,
     numbers_from_bytes,
     refuse_few,
-    total_bytes,
     whose_turn,
 )
 from tacit.crypto.threshold import Partial, Verification, join, refuse_wrong
@@ -70,7 +69,7 @@ class _Asking:
             sent = {f"{i:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(messages)}
             body = keep(folder, name, context.round, pack(Message("server", sent)))
         reports = [tensor.numpy().tobytes() for _, tensor in sorted(unpack(body).tensors.items())]
-        return body, inbox_of(context, reports), total_bytes(reports)
+        return body, inbox_of(context, reports), sum(map(len, reports))
 
     def ask(self, nodes: Sequence[int], round: int, body: bytes, accept: Accept, *, enough: int) -> Heard:
         trainer = self.sites.there

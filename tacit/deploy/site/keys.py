@@ -14,11 +14,9 @@ from gmpy2 import mpz
 
 from tacit.algorithms.encrypted import Encrypted, Group
 from tacit.crypto import keys
-from tacit.crypto.keys import Members, Signer
-from tacit.crypto.paillier import PublicKey, Randomisers
-from tacit.crypto.reports import Opener, Opens, common_hash, numbers_to_bytes
+from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
+from tacit.crypto.reports import Members, Opener, Opens, Signer, common_hash, numbers_to_bytes
 from tacit.crypto.seal import Sealed, report_bytes
-from tacit.crypto.secret_key import SecretKey
 from tacit.crypto.threshold import Share, Verification, deal
 from tacit.deploy.site.layout import openings_file
 from tacit.engine.assemble import Parts
@@ -115,7 +113,7 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
             raise KeyRefused(f"{path} {OTHER_KEY.format(folder / keys.PUBLIC_FILE)}")
         return Held(public, None, members, signer, secret)
     path, number = folder / keys.SHARE_FILE, share_number(sites, site)
-    share = keys.load_share(path)
+    share = keys.load_as(keys.Share, path)
     if share.verification != verification:
         raise KeyRefused(f"{path} is a share of another key than {folder / keys.VERIFICATION_FILE}: ask for your own.")
     if share.index != number:

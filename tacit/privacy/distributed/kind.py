@@ -16,12 +16,11 @@ from tacit.algorithms.encrypted import Encrypted, Group
 from tacit.algorithms.rules.pfa import threshold
 from tacit.crypto import keys, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
-from tacit.crypto.keys import Signer
+from tacit.crypto.keys import generate
 from tacit.crypto.masks import Party
-from tacit.crypto.paillier import PublicKey, Randomisers
-from tacit.crypto.reports import Alone, Opener, Opens, Together
+from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
+from tacit.crypto.reports import Alone, Opener, Opens, Signer, Together
 from tacit.crypto.seal import Masked, Plain, Seal, Sealed
-from tacit.crypto.secret_key import SecretKey, generate
 from tacit.crypto.threshold import MOST_SHARES, Share, deal, fewest_shares
 from tacit.data.population import Population
 from tacit.errors import BadInput, NeedsRows, Refused
@@ -121,7 +120,8 @@ class OneProcess:
         secret = None if shares else key  # where the key is split no client could use it to seal faster
         randomisers = Randomisers(key.public, secret=secret, expected=expected, workers=1)
         randomisers.warm()  # before the client processes fork, so that they share the tables
-        proofs.warm(key.public)
+        if key.public.h_s is not None:
+            proofs.comb(key.public)
         members = {client: signer.public for client, signer in signers.items()}
         run = f"{secrets.token_hex(8)}-{number}"
         opener = _opener(key, shares, at_least=noise.fewest)

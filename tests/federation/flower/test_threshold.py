@@ -106,7 +106,7 @@ def test_nobody_has_more_of_the_key_than_its_own_share(federation):
         "public.json",
         "verification.json",
     ]
-    shares = [keys.load_share(deployed.site(index) / "keys" / "share.json") for index in range(3)]
+    shares = [keys.load_as(keys.Share, deployed.site(index) / "keys" / "share.json") for index in range(3)]
     assert [share.index for share in shares] == [1, 2, 3]
     texts = {index: "".join(path.read_text() for path in deployed.site(index).rglob("*.json")) for index in range(3)}
     for index, share in enumerate(shares):

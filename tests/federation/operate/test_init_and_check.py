@@ -380,7 +380,7 @@ def test_a_share_of_another_federation_is_found(sealed, tmp_path, monkeypatch):
 
 def test_an_altered_share_is_found(sealed):
     path = sealed.site("client-0") / "keys" / "share.json"
-    share = keys.load_share(path)
+    share = keys.load_as(keys.Share, path)
     keys.save_share(path, replace(share, value=share.value + 1), force=True)
     assert any("does not hold share 1 of its key" in text for text in wrong(sealed))
 
