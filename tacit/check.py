@@ -266,8 +266,8 @@ def wrong(name: str, hint: Any, value: Any, places: Sequence[Sequence[int | str]
 
     >>> wrong("privacy.epsilon", float | tuple[float, ...], [1, "x"], [("float",), ("tuple[float, ...]", 1)])
     "Expected privacy.epsilon to be a number or a list of numbers, got 'x' as item 2."
-    >>> wrong("privacy.accountant", Literal["pld", "rdp"], "rdpp")
-    "Expected privacy.accountant to be one of 'pld' or 'rdp'; got 'rdpp'. Did you mean 'rdp'?"
+    >>> wrong("privacy.unit", Literal["record", "client"], "clients")
+    "Expected privacy.unit to be one of 'record' or 'client'; got 'clients'. Did you mean 'client'?"
     """
     wanted, options = in_words(hint), _options(hint)
     if options and isinstance(value, str):

@@ -243,7 +243,6 @@ KINDS = {
     "local, record level": {"kind": "local", "epsilon": 5.0},
     "local, client level": {"kind": "local", "unit": "client", "epsilon": 5.0},
     "central, poisson": {"kind": "central", "epsilon": 5.0},
-    "central, fixed": {"kind": "central", "epsilon": 5.0, "accountant": "rdp", "sampler": "fixed"},
     "central, adaptive": {"kind": "central", "epsilon": 5.0, "adaptive_clip": {"quantile": 0.5, "count_noise": 5.0}},
     "distributed, skellam": {"kind": "distributed", "epsilon": 5.0},
     "distributed, discrete-gaussian": {"kind": "distributed", "epsilon": 5.0, "noise": "discrete-gaussian"},

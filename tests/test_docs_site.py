@@ -160,7 +160,6 @@ OTHER_WORDS = re.compile(
 RELATIONS = (
     "add or remove one record of one client",
     "empty one client (its update is then zero)",
-    "replace one client by another",
 )
 
 

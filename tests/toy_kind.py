@@ -57,7 +57,7 @@ class ToyPlan(Plan):
         left = purse.rounds(int(np.argmin(purse.population.left)), self.mechanism.event(), hint=self.participations)
         z = self.mechanism.noise_multiplier
         more = {"noise_multiplier": [z, z], "planned_rounds": self.participations, "affordable_rounds": [left, left]}
-        return [purse.whose(everybody) | more | {"accountant": "pld", "guarantee": "toys"}]
+        return [purse.whose(everybody) | more | {"guarantee": "toys"}]
 
 
 class Toy:

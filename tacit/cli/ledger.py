@@ -52,7 +52,7 @@ MOST_ROWS = 40
 CAPTION = (
     "Quote sealed, at its delta: it holds whatever runs were chosen after seeing others (basic composition, arXiv:1605.08294)."
     " joint PLD is one price of all charges, at delta {delta:g}: valid only where all runs were settled before the first of them"
-    " was seen. Each epsilon is for adding or removing one unit; where cohorts had a fixed size, for replacing one."
+    " was seen. Each epsilon is for adding or removing one unit."
 )
 
 

@@ -34,7 +34,7 @@ def plan_command(
         list[str] | None,
         typer.Argument(
             metavar="WHAT",
-            help="An experiment; or numbers: epsilon=3 delta=1e-5 sampling_rate=0.05 steps=150 noise_multiplier=1 accountant=pld.",
+            help="An experiment; or numbers: epsilon=3 delta=1e-5 sampling_rate=0.05 steps=150 noise_multiplier=1.",
             show_default=False,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def _numbers(words: list[str]) -> dict[str, Any]:
     for word in words:
         key, _, text = word.partition("=")
         key, value = key.lstrip("-").replace("-", "_"), parse_value(text)
-        check.one_of((*NUMBERS, "accountant"), **{"the number": key})
+        check.one_of(NUMBERS, **{"the number": key})
         wanted = NUMBERS.get(key)
         if wanted is not None and (isinstance(value, bool) or not isinstance(value, int | wanted)):
             raise BadInput(f"Expected {key} to be {'a whole number' if wanted is int else 'a number'}, got {text!r}.")

@@ -170,5 +170,4 @@ class BudgetTracker:
         return coming.result() if coming else self._priced(client.budget, composition)
 
     def _priced(self, budget: Budget, composition: price.Composition) -> float:
-        accountant = self._parts.experiment.privacy.accountant
-        return price.epsilon(composition, delta=budget.delta, accountant=accountant)
+        return price.epsilon(composition, delta=budget.delta)

@@ -52,7 +52,6 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
         run=folder.run,
         delta=experiment.privacy.delta,
         rounds=1 if once else parts.plan.sampler.turns(None, rounds=experiment.train.rounds),
-        accountant=experiment.privacy.accountant,
         asked=asked or ((lambda client: {}) if once else asked_by(parts)),
         spare=not once,
         watermarks=(folder.path / disk.NAME, *([path.with_name(f"{path.name}.mark")] if shared else [])),

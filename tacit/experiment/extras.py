@@ -177,11 +177,6 @@ def refuse_unauditable(experiment: "Experiment") -> None:
             " [audit], and use `tacit audit EXPERIMENT`, which covers it."
         )
     refuse_unplain(experiment, "[audit]")
-    if privacy.sampler == "fixed":
-        raise BadInput(
-            "With cohorts of a fixed size a client is replaced, never added: canaries that come or go measure another promise."
-            ' Set privacy.sampler = "poisson", or leave out [audit].'
-        )
 
 
 def refuse_unplain(experiment: "Experiment", what: str) -> None:

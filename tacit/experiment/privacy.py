@@ -61,14 +61,13 @@ class PrivacySection(Section):
     level: Literal["own", "minimum", "maximum"] = "own"  # everybody at its own epsilon, the smallest, or the largest
     strategy: Literal["spread", "same-noise"] | None = None  # own noise for all rounds, or one noise and fewer rounds
     noise_multiplier: Positive | None = None  # noise over clip, said instead of derived
-    accountant: Literal["pld", "rdp"] = "pld"  # how releases are priced
     ledger: str | None = None  # a file that several runs share
 
     if TYPE_CHECKING:  # keys of other kinds than this one are None
         stats: tuple[str, ...] | None = None
         query_shares: QueryShares | None = None
         weight_cap: int | None = None
-        sampler: Literal["poisson", "fixed", "cyclic"] | None = None
+        sampler: Literal["poisson", "cyclic"] | None = None
         adaptive_clip: AdaptiveClip | None = None
         network: Literal["unwatched"] | None = None
         bands: int | None = None
@@ -174,7 +173,7 @@ class Central(Trusted):
     whom the promise is against sees the network's traffic or the server's log, which both show who took part.
     """
 
-    sampler: Literal["poisson", "fixed"] | None = None  # the cohorts; of a fixed size they are priced by RDP alone
+    sampler: Literal["poisson"] | None = None  # each client by a coin of its own, in every round
     adaptive_clip: AdaptiveClip | None = None  # the clip follows a quantile of the updates' norms
     network: Literal["unwatched"] | None = None  # secret cohorts, deployed: nobody else sees the traffic and the log
 
@@ -183,14 +182,6 @@ class Central(Trusted):
     def _first_clip(cls, values: Any) -> Any:
         adapts = isinstance(values, dict) and values.get("adaptive_clip") is not None
         return {"clip": ADAPTIVE_START} | values if adapts else values
-
-    def possible(self) -> None:
-        super().possible()
-        if self.sampler == "fixed" and self.accountant != "rdp":
-            raise BadInput(
-                'Cohorts of a fixed size are priced by RDP alone (replace one client): set privacy.accountant = "rdp",'
-                ' or privacy.sampler = "poisson".'
-            )
 
 
 class Cyclic(Trusted):

@@ -68,13 +68,13 @@ def stats(
 
 def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | None]:
     """Every client's noise, by its share of what is left of its epsilon. Raises BadInput for a client that sets no limit."""
-    population, privacy = parts.population, parts.experiment.privacy
+    population = parts.population
     if not parts.plan.priced:
         return [None] * len(population)
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]
         raise BadInput(f"Client {name} sets no limit (epsilon = inf), which has no share: name a finite epsilon.")
-    settings = {"delta": population.delta, "sampling_rate": 1.0, "steps": 1, "accountant": privacy.accountant}
+    settings = {"delta": population.delta, "sampling_rate": 1.0, "steps": 1}
     multipliers = noise_multipliers(share * population.to_spread, **settings)
     return [NoisyCounts(float(z), query.l2_squared, query.cells) for z in multipliers]
 

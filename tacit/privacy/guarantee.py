@@ -34,8 +34,7 @@ ONE_RECORD = "add or remove one record of one client"
 RECORD_LEVEL = f"record level, {ONE_RECORD}, Poisson-sampled Gaussian"
 ONE_CLIENT = "add or remove one client"
 EMPTIED = "empty one client (its update is then zero)"
-REPLACED = "replace one client by another"
-ACCOUNTANTS = {"pld": "the least of PLD, RDP and the closed form for Gaussians", "rdp": "RDP"}
+ACCOUNTANT = "the least of PLD, RDP and the closed form for Gaussians"
 # A limit is no price: which of the accountant's bounds is the least is known when releases are charged (`spent_by`).
 LIMIT = (
     "(the limit set before anything is released, which the ledger keeps to; what is spent can be less, and is named with the one"
@@ -52,14 +51,14 @@ WHO = {
 
 @dataclass(frozen=True)
 class Words:
-    """What a kind of privacy says of itself; where `accountant` is empty it is the experiment's. `adversary` is who may see
+    """What a kind of privacy says of itself. `adversary` is who may see
     the releases, `relation` the change that epsilon is for, `sampler` what was released of whom, and `assumes` what must
     hold beside what holds for every run: each the end of a sentence (`_meaning`)."""
 
     adversary: str
     relation: str
     sampler: str
-    accountant: str = ""
+    accountant: str = ACCOUNTANT
     assumes: tuple[str, ...] = FLOATS
 
 
@@ -72,7 +71,7 @@ def promise(experiment: "Experiment", words: Words) -> Guarantee:
         adversary=words.adversary,
         relation=words.relation,
         sampler=words.sampler,
-        accountant=words.accountant or ACCOUNTANTS[privacy.accountant],
+        accountant=words.accountant,
         delta=privacy.run_delta,
         epsilon_min=0.0,
         epsilon_median=0.0,
@@ -98,9 +97,9 @@ def spent_by(
     compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
     for index, name in enumerate(population.names):
         composition = price.compose((seen(event), count) for event, count in compositions.get(name, shared))
-        spent[index] = price.epsilon(composition, delta=guarantee.delta, accountant=ledger.accountant)
+        spent[index] = price.epsilon(composition, delta=guarantee.delta)
         if composition:
-            bounds.append(price.methods(composition, delta=guarantee.delta, accountant=ledger.accountant))
+            bounds.append(price.methods(composition, delta=guarantee.delta))
     low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
     others = _others(guarantee, ledger, dict(zip(population.names, spent.tolist(), strict=True)), seen)
     accountant = price.named(bounds) or guarantee.accountant

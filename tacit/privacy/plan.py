@@ -43,7 +43,7 @@ class Purse:
         all. Raises: BadInput for an event without a price."""
         privacy, rounds = self.experiment.privacy, self.experiment.train.rounds
         known = self.before.of(ALL if index is None else self.population.names[index])
-        limits = {"before": known, "total_delta": privacy.delta, "rounds": rounds, "accountant": privacy.accountant}
+        limits = {"before": known, "total_delta": privacy.delta, "rounds": rounds}
         return min(rounds, most_releases(self.population[index or 0].budget, event, **limits, hint=hint, asked=asked))
 
     def ends(self, members: np.ndarray) -> tuple[int, int]:

@@ -1,7 +1,6 @@
-"""Who takes part in a round: one object draws the cohort and knows what a client's part in it is priced as. Plans ask it for
-both, so that the two cannot differ. A sampler is a class here, under its name in SAMPLERS; one that lacks its draw, its
-price or its words cannot be made. Sources: Poisson, McMahan et al. 2018 (arXiv:1710.06963); cohorts of a fixed size, Wang,
-Balle, Kasiviswanathan 2019 (arXiv:1808.00087); public cohorts in a cycle, Choquette-Choo et al. 2023 (arXiv:2306.08153)."""
+"""Who takes part in a round: one object draws the cohort and knows what a client's part in it is priced as, so that the two
+cannot differ. Sources: Poisson, McMahan et al. 2018 (arXiv:1710.06963); public cohorts in a cycle, Choquette-Choo et al. 2023
+(arXiv:2306.08153)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.privacy.guarantee import EMPTIED, ONE_CLIENT, REPLACED
+from tacit.privacy.guarantee import EMPTIED, ONE_CLIENT
 from tacit.random import Stream, seeded
 
 
@@ -103,11 +102,6 @@ class Sampler(Participation, ABC):
     def words(self) -> Words:
         """What is said of the cohorts."""
 
-    @property
-    def change(self) -> int:
-        """How far one client moves a cohort's sum, in clips: 1 if it comes or goes, 2 if another takes its place."""
-        return 2 if self.relation() == REPLACED else 1
-
 
 class Poisson(Sampler):
     """Each client by a coin of its own; a cohort may be empty, and stays so."""
@@ -126,25 +120,6 @@ class Poisson(Sampler):
     def words(self) -> Words:
         whom = f"Poisson cohorts, each of {self.population} clients with probability {self.rate:.4g} in every round"
         return Words(whom, "Poisson cohorts", "a secret Poisson cohort")
-
-
-class Fixed(Sampler):
-    """So many clients, without replacement: the change is to replace one by another, which moves the sum by twice the clip."""
-
-    def draw(self, stream: Stream, round: int) -> np.ndarray:
-        return np.sort(np.argsort(stream.uniform(self.population), kind="stable")[: self.cohort])
-
-    def event(self, noise_multiplier: float) -> DpEvent:
-        gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-        return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.cohort, gaussian)
-
-    def relation(self, *, secret: bool = True) -> str:
-        return REPLACED
-
-    @property
-    def words(self) -> Words:
-        whom = f"cohorts of {self.cohort} of {self.population} clients, without replacement"
-        return Words(whom, "Fixed cohorts", "a secret cohort of fixed size")
 
 
 @dataclass(frozen=True)
@@ -198,7 +173,7 @@ def cyclic(population: int, cohort: int, *, seed: int) -> Cyclic:
     return Cyclic(population, cohort, tuple(groups.tolist()), cycle)
 
 
-SAMPLERS: dict[str, type[Sampler]] = {"poisson": Poisson, "fixed": Fixed, "cyclic": Cyclic}
+SAMPLERS: dict[str, type[Sampler]] = {"poisson": Poisson, "cyclic": Cyclic}
 
 
 def named(name: str | None) -> type[Sampler]:

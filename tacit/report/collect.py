@@ -254,8 +254,7 @@ def _privacy(
     if promise is None or known is None or files.ledger is None:
         return promise, [], _clients(known, None, None), {}
     planned, names = files.experiment.train.rounds, [str(name) for name in known["names"]]
-    common = {"delta": promise["delta"], "accountant": files.experiment.privacy.accountant}
-    charges = spending.read(files.ledger, run=files.run, unit=promise["unit"], planned=planned, **common)
+    charges = spending.read(files.ledger, run=files.run, unit=promise["unit"], planned=planned, delta=promise["delta"])
     curves = spending.groups(charges, names, known["limits"], planned=planned, done=len(files.rounds))
     for curve in curves:
         curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]

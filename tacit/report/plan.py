@@ -32,7 +32,7 @@ from tacit.privacy.queries.evaluation import Judgement, told_apart
 from tacit.report.price import rounded
 from tacit.report.writers import load_writers
 
-CAPTIONED = ("delta", "accountant", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note", "most_share")
+CAPTIONED = ("delta", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note", "most_share")
 KEPT = ("clients", "names", "epsilon", "noise_multiplier", "affordable_rounds", "affordable_turns")  # above the line
 HEADS = {
     "names": "who",
@@ -56,8 +56,7 @@ def table(answer: list[dict[str, Any]]) -> Table:
     same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
     aside = "".join(f"; {heads[name]} {_span(name, first[name])}" for name in same)
     shown = Table(
-        caption=f"{first['guarantee']}; delta {shown_delta(first['delta'])}; {first['accountant'].upper()}{aside}"
-        f"{_of_share(first)}{_of_ledger(first)}"
+        caption=f"{first['guarantee']}; delta {shown_delta(first['delta'])}{aside}{_of_share(first)}{_of_ledger(first)}"
     )
     columns = [[heads[name], *(_span(name, row[name]) for row in answer)] for name in names if name not in same]
     for head, *cells in columns:

@@ -13,7 +13,7 @@ from tacit.privacy.accounting.price import affordable
 from tacit.privacy.accounting.price import noise_multiplier as solve
 from tacit.privacy.guarantee import RECORD_LEVEL
 
-NUMBERS = ("epsilon", "delta", "sampling_rate", "steps", "noise_multiplier", "accountant")
+NUMBERS = ("epsilon", "delta", "sampling_rate", "steps", "noise_multiplier")
 
 
 def of_numbers(
@@ -23,7 +23,6 @@ def of_numbers(
     sampling_rate: float | None = None,
     steps: int | None = None,
     noise_multiplier: float | None = None,
-    accountant: str = "pld",
 ) -> dict[str, Any]:
     """Computes whichever of epsilon, steps and noise_multiplier is missing; with all three given it says if they agree."""
     if sampling_rate is None:
@@ -31,7 +30,6 @@ def of_numbers(
             "Give an experiment, or sampling_rate=Q (the probability with which a record enters a step) and the other numbers."
         )
     check.rate(sampling_rate=sampling_rate)
-    check.one_of(price.ACCOUNTANTS, accountant=accountant)
     missing = [name for name, value in (("epsilon", epsilon), ("noise_multiplier", noise_multiplier)) if value is None]
     if len(missing) == 2:
         raise BadInput(
@@ -40,11 +38,9 @@ def of_numbers(
     if steps is None and missing:
         raise BadInput("steps=N is needed: how many noisy steps are released.")
     answer: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
-    answer |= {"sampling_rate": sampling_rate, "steps": steps, "accountant": accountant, "guarantee": RECORD_LEVEL}
+    answer |= {"sampling_rate": sampling_rate, "steps": steps, "guarantee": RECORD_LEVEL}
     if noise_multiplier is None and epsilon is not None and steps is not None:
-        answer["noise_multiplier"] = z = solve(
-            epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps, accountant=accountant
-        )
+        answer["noise_multiplier"] = z = solve(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
         return answer | {"computed": "noise_multiplier", "epsilon_spent": _spent(z, answer, steps)}
     check.positive(noise_multiplier=noise_multiplier or 0)
     if epsilon is None:
@@ -52,7 +48,7 @@ def of_numbers(
         return answer | {"computed": "epsilon", "epsilon": _spent(noise_multiplier or 0, answer, steps or 0)}
     check.positive(epsilon=epsilon)
     event = _event(noise_multiplier or 0, sampling_rate)
-    most = affordable(event, epsilon=epsilon, delta=delta, accountant=accountant)
+    most = affordable(event, epsilon=epsilon, delta=delta)
     spent = _spent(noise_multiplier or 0, answer, most) if most else 0.0
     return answer | {"computed": "steps", "steps": most, "epsilon_spent": spent}
 
@@ -86,4 +82,4 @@ def _event(z: float, rate: float) -> DpEvent:
 
 def _spent(z: float, answer: dict[str, Any], steps: int) -> float:
     composition = ((_event(z, answer["sampling_rate"]), steps),)
-    return price.epsilon(composition, delta=answer["delta"], accountant=answer["accountant"])
+    return price.epsilon(composition, delta=answer["delta"])

@@ -49,13 +49,12 @@ class Charges:
     step: int
     total: int
     delta: float
-    accountant: str
     queries: dict[str | None, int]  # how many of this run's charges are for queries, and for no round
 
     def epsilon(self, pairs: Iterable[tuple[int, int]]) -> float:
         """The price of so many charges of these events."""
         composition = price.compose((self.events[event], int(count)) for event, count in pairs)
-        return price.epsilon(composition, delta=self.delta, accountant=self.accountant)
+        return price.epsilon(composition, delta=self.delta)
 
     def mine(self, name: str) -> Buckets:
         """What the client was charged for in this run."""
@@ -77,7 +76,7 @@ class Charges:
         return max(self.last.get(EVERYBODY, -1), self.last.get(name, -1))
 
 
-def read(path: Path, *, run: str, unit: str, planned: int, delta: float, accountant: str) -> Charges:
+def read(path: Path, *, run: str, unit: str, planned: int, delta: float) -> Charges:
     """Reads a ledger and adds nothing to it. Raises BadInput for a file that is none."""
     step = -(-planned // MOST_MARKS)
     try:
@@ -96,7 +95,7 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float, account
     for client, event, bucket, count, latest in mine:
         own[client][event][(planned - 1) // step if event in late else bucket] = count
         last[client] = max(latest, last.get(client, -1))
-    return Charges(own, sealed, last, events, step, total, delta, accountant, queries)
+    return Charges(own, sealed, last, events, step, total, delta, queries)
 
 
 def _is_late(event: DpEvent) -> bool:

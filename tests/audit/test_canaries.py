@@ -362,15 +362,6 @@ def test_canaries_that_could_tell_nothing_are_refused(sections, words):
         experiment(**sections)
 
 
-def test_cohorts_of_a_fixed_size_have_no_canaries():
-    with pytest.raises(BadInput, match="poisson"):
-        experiment(
-            "central",
-            train={"rounds": 2, "clients_per_round": 3},
-            privacy={"kind": "central", "epsilon": 8, "accountant": "rdp", "sampler": "fixed"},
-        )
-
-
 def test_the_command_prints_three_numbers_and_exits_with_3_where_a_claim_is_rejected(copy, monkeypatch):
     done = CliRunner().invoke(app, ["audit", str(copy)])
     assert done.exit_code in (0, 3)  # at the usual level clean code may be accused

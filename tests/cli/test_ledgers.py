@@ -10,7 +10,7 @@ import pytest
 import tacit
 from tacit.cli import ledger
 from tacit.errors import LedgerError, TacitError
-from tacit.privacy.guarantee import ACCOUNTANTS, agreed, sentence
+from tacit.privacy.guarantee import ACCOUNTANT, agreed, sentence
 from tacit.privacy.ledger import reader as books
 from tacit.privacy.ledger.disk import COLUMNS
 
@@ -160,8 +160,8 @@ def test_the_line_under_the_table_says_which_number_to_quote_and_when_the_other_
 
 
 def test_a_limit_says_that_it_is_one_and_what_was_spent_names_the_bound_that_was_taken(run):
-    limit = agreed(replace(run.guarantee, accountant=ACCOUNTANTS["pld"]), client="north", epsilon=1.0)
+    limit = agreed(replace(run.guarantee, accountant=ACCOUNTANT), client="north", epsilon=1.0)
     assert "at most 1.000 (the limit set before anything is released" in limit
     assert "the one bound that was taken for it), computed by the least of PLD, RDP" in limit
     assert "the limit set" not in sentence(run.guarantee)
-    assert run.guarantee.accountant not in ACCOUNTANTS.values()
+    assert run.guarantee.accountant != ACCOUNTANT

@@ -231,9 +231,7 @@ def test_the_plan_shows_the_price_of_the_evaluation(small):
 
 
 def test_a_plan_warns_of_an_evaluation_that_tells_no_more_than_a_coin(small):
-    (row,) = of_experiment(
-        small(data=HELD, privacy={"query_shares": {"evaluation": 0.01}, "epsilon": 0.5, "accountant": "rdp"})
-    )
+    (row,) = of_experiment(small(data=HELD, privacy={"query_shares": {"evaluation": 0.01}, "epsilon": 0.5}))
     assert re.search(r"accuracy on about \d+ held-out rows would tell no more than a coin", row["note"])
     assert row["note"] not in render(plan.table([row]))
 
@@ -251,7 +249,7 @@ def render(table):
 
 def test_a_plan_with_all_its_columns_fits_a_terminal_of_80(small):
     """What is the same in all rows moves below the table where there is no room: no word is cut."""
-    numbers = {"delta": 1e-5, "accountant": "pld", "guarantee": "record level"}
+    numbers = {"delta": 1e-5, "guarantee": "record level"}
     names = ("noise_multiplier", "sampling_rate", "steps", "ranges_epsilon", "evaluation_epsilon", "stats_epsilon")
     row = {"clients": 10, "epsilon": [1.234, 5.678], "epsilon_sealed": [0.1234, 4.321], **numbers}
     row |= {name: [0.1234, 0.5678] for name in names} | {"planned_rounds": 100, "affordable_rounds": [100, 100]}

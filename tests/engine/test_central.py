@@ -28,7 +28,6 @@ CENTRAL = {
     "run": {"workers": 1},
 }
 ADAPTIVE = {"adaptive_clip": {"quantile": 0.5, "count_noise": 2.0}}
-FIXED = {"privacy": {"accountant": "rdp", "sampler": "fixed"}}
 
 
 def central(**changes):
@@ -134,7 +133,7 @@ def test_the_run_stops_before_the_round_that_would_overspend(tmp_path):
     assert history.rounds[-1]["out_of_budget"] == 30
 
 
-@pytest.mark.parametrize("changes", [{}, {"privacy": ADAPTIVE}, FIXED, {"train": {"server_optimizer": "adam"}}])
+@pytest.mark.parametrize("changes", [{}, {"privacy": ADAPTIVE}, {"train": {"server_optimizer": "adam"}}])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
     whole = tacit.run(central(**changes), out=tmp_path / "whole")
     with pytest.raises(Stop):
@@ -237,17 +236,6 @@ def test_capped_weights_are_divided_by_their_expectation_and_priced_alike(tmp_pa
     assert tacit.run(capped, out=tmp_path).guarantee.epsilon_max <= 6.0
 
 
-def test_a_fixed_cohort_is_priced_as_replace_one_by_rdp(tmp_path):
-    history = tacit.run(central(**FIXED), out=tmp_path)
-    assert history.guarantee.relation == "replace one client by another"
-    assert "6 of 30 clients, without replacement" in history.guarantee.sampler
-    assert "RDP" in history.guarantee.accountant
-    assert {record["cohort"] for record in history.rounds} == {6}
-    assert history.guarantee.epsilon_max <= 6.0
-    clip, z = 0.5, history.summary["noise_multiplier"]["max"]
-    assert history.rounds[0]["noise_std"] == pytest.approx(z * 2 * clip / 6)
-
-
 def test_an_adaptive_clip_starts_at_a_tenth_moves_and_is_told(tmp_path):
     train = CENTRAL["train"] | {"rounds": 8}
     experiment = tacit.Experiment(
@@ -284,20 +272,12 @@ def test_client_level_charges_of_other_runs_count_and_record_level_ones_do_not(t
     assert "Not included are 2 runs of its ledger that promised per client." in other.sentence
 
 
-def test_cohorts_of_both_kinds_do_not_share_a_ledger(tmp_path):
-    shared = {"ledger": str(tmp_path / "shared.db"), "accountant": "rdp", "delta_share": 0.1}
-    tacit.run(central(privacy=shared), out=tmp_path / "poisson")
-    more = shared | {"epsilon": 60.0}
-    with pytest.raises(BadInput, match=r"use another privacy\.ledger"):
-        tacit.run(central(privacy=more | {"sampler": "fixed"}), out=tmp_path / "fixed")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"train": {"clients_per_round": 31}}, "clients_per_round <= 30"),
         ({"train": {"min_clients": 2}}, "leave out train.min_clients"),
-        ({"privacy": {"sampler": "fixed"}}, "RDP alone"),
+        ({"privacy": {"sampler": "fixed"}}, "privacy.sampler"),
         ({"privacy": {"noise_multiplier": 0}}, "privacy.noise_multiplier to be a number above 0"),
         ({"privacy": {"epsilon": "uniform"}}, 'privacy.level = "minimum"'),
         ({"privacy": {"epsilon": math.inf}}, "set privacy.noise_multiplier"),

@@ -228,7 +228,7 @@ def test_the_run_stops_before_fewer_than_the_fewest_clients_take_part(small, tmp
 
 
 def test_a_budget_too_small_for_one_round_is_told_what_would_be_enough_before_anything_is_written(small, tmp_path):
-    privacy = {"noise_multiplier": 0.5, "accountant": "rdp"}
+    privacy = {"noise_multiplier": 0.5}
     with pytest.raises(BudgetExhausted, match=r"privacy.epsilon = [\d.]+ would be enough") as caught:
         tacit.run(small(privacy=privacy | {"epsilon": 1.0}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -53,7 +53,7 @@ def test_settings_change_single_keys_and_an_empty_one_takes_it_back():
             "privacy.kind=locale",
             "one of none, local, central, distributed, package.module:name; got 'locale'. Did you mean 'local'?",
         ),
-        ("privacy.accountant=moments", "'pld' or 'rdp'"),
+        ("privacy.unit=person", "'record' or 'client'"),
         ("protect.kind=paillier", "protect.kind"),
         ("data.clients=0", "data.clients to be a whole number of at least 1"),
         ("data.partition=id", "'iid'"),

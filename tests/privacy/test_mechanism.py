@@ -28,7 +28,6 @@ SPENT = Bounded(torch.ones(D), 0.5)
 MECHANISMS = {
     "local": (SampledGaussian(1.3, 0.5, 0.2, steps=4), SPENT),
     "poisson cohorts": (CohortGaussian(1.3, 0.5, SIZE, 10), SPENT),
-    "fixed cohorts": (CohortGaussian(1.3, 0.25, SIZE, 10, "fixed"), SPENT),
     "shares": (even(multiplier=2.0, **SHARES), Quantised(np.ones(D, dtype=np.int64), 400, 20)),
 }
 

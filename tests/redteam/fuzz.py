@@ -211,7 +211,6 @@ def site_side(count, seed):
                 privacy={
                     "epsilon": [9.0, 9.0],
                     "noise_multiplier": 300.0,
-                    "accountant": "rdp",
                     "query_shares": {"evaluation": 0.1},
                 }
                 | {"delta_share": 0.5},

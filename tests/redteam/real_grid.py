@@ -50,9 +50,7 @@ class RealGrid:
     """A federation whose server is up; `grid` is its HttpGrid, `nodes` are its sites' keys, each with a line to the gateway."""
 
     def __init__(self, folder, *, sites=2):
-        experiment = tacit.Experiment(
-            name="line", train={"rounds": 1}, privacy={"kind": "local", "epsilon": 1.0, "accountant": "rdp"}
-        )
+        experiment = tacit.Experiment(name="line", train={"rounds": 1}, privacy={"kind": "local", "epsilon": 1.0})
         self.federation = init(folder, sites=str(sites), experiment=experiment, host="127.0.0.1", port=free_port())
         (self.federation.app / "tacit_app" / "server_app.py").write_text(APP)
         self.processes = Processes(home=self.federation.home)

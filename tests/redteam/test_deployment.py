@@ -25,9 +25,7 @@ from tacit.errors import TacitError
 
 
 def make(folder):
-    experiment = tacit.Experiment(
-        name="door", train={"rounds": 1}, privacy={"kind": "local", "epsilon": 1.0, "accountant": "rdp"}
-    )
+    experiment = tacit.Experiment(name="door", train={"rounds": 1}, privacy={"kind": "local", "epsilon": 1.0})
     return init(folder, sites="2", experiment=experiment, host="127.0.0.1", port=free_port())
 
 

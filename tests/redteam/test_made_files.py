@@ -24,7 +24,7 @@ NAMES = [
 def test_the_name_of_an_experiment_is_neither_run_nor_taken_for_consent_in_what_is_made_of_it(tmp_path, name):
     """It stood as it was in the app that the server imports, in every site's budget.toml, and in the app's dependencies."""
     values = {"data": {"clients": 2, "examples_per_client": 30}, "train": {"rounds": 1}}
-    experiment = tacit.Experiment(name=name, privacy={"kind": "local", "epsilon": 1.0, "accountant": "rdp"}, **values)
+    experiment = tacit.Experiment(name=name, privacy={"kind": "local", "epsilon": 1.0}, **values)
     federation = init(tmp_path / "federation", sites="2", experiment=experiment, host="127.0.0.1", port=8443)
     (only,) = ast.parse((federation.app / "tacit_app" / "__init__.py").read_text("utf-8")).body
     assert isinstance(only, ast.Expr)

@@ -35,7 +35,7 @@ def test_no_delta_is_printed_smaller_than_it_is(delta):
 def test_a_plan_prints_no_epsilon_below_its_price_and_no_noise_that_costs_more_than_asked(z):
     def printed(**given):
         console = Console(width=200, record=True, file=io.StringIO())
-        console.print(table(of_numbers(delta=1e-5, sampling_rate=0.05, steps=120, accountant="pld", **given)))
+        console.print(table(of_numbers(delta=1e-5, sampling_rate=0.05, steps=120, **given)))
         return {
             name: float(number)
             for name, number in re.findall(r"([a-z]+(?: [a-z]+)*)  +([0-9][^ \n]*)", console.export_text())

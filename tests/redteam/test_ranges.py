@@ -47,7 +47,7 @@ class Ranging(Server):
             "columns": ["age", "chol"],
             "numeric": {"age": [0, 120], "chol": "private"},
         }
-        privacy = {"epsilon": dict(zip(("client-0", "client-1"), EPSILONS, strict=True)), "accountant": "rdp"}
+        privacy = {"epsilon": dict(zip(("client-0", "client-1"), EPSILONS, strict=True))}
         values = experiment().model_dump(exclude_none=True) | {"data": data | changes.get("data", {})}
         values["privacy"] |= privacy | {"query_shares": {"ranges": 0.3}} | changes.get("privacy", {})
         self.folder, self.experiment = folder, tacit.Experiment(**values)

@@ -90,7 +90,7 @@ def compared(tmp_path_factory):
     """The folder of a comparison of three rules over three seeds, in which clients have own models too; without its tables."""
     place = tmp_path_factory.mktemp("compared") / "comparison"
     place.mkdir()
-    cheap = {"epsilon": [1.0, 2.0, 8.0], "accountant": "rdp"}
+    cheap = {"epsilon": [1.0, 2.0, 8.0]}
     data, personal = {"clients": 3, "own_share": 0.3}, {"kind": "mean-regularised"}
     values = plain(changed(data=data, train={"rounds": 1}, privacy=cheap, personal=personal))
     vary = {"aggregate.rule": ["mean", "weighted", "random-effects"]}

@@ -15,7 +15,7 @@ from tacit.report import spending
 from tacit.types import Budget, Client
 
 ROUNDS = 200  # planned, and 22 more are sealed
-PROMISE = {"delta": 1e-5, "accountant": "pld"}
+PROMISE = {"delta": 1e-5}
 
 
 def client(name, limit):

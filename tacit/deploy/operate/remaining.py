@@ -113,15 +113,15 @@ def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs:
         raise BadInput(NO_PRICE)
     budget = Budget(client.budget.epsilon, privacy.run_delta, own.unit)
     turns = parts.plan.sampler.turns(None, rounds=parts.experiment.train.rounds)
-    how = {"accountant": privacy.accountant, "asked": asked_by(parts)(client.id)}
+    asked = asked_by(parts)(client.id)
     most = most_releases(
-        budget, event, before=Spent(), total_delta=own.delta, rounds=turns, hint=parts.plan.participations, **how
+        budget, event, before=Spent(), total_delta=own.delta, rounds=turns, hint=parts.plan.participations, asked=asked
     )
     if most == 0:
         raise BadInput(
             f"{client.id}: its budget does not pay for one round of one run, or has too little delta for it."
         )
-    one = seal(budget, event, most=most, **how).epsilon
+    one = seal(budget, event, most=most, asked=asked).epsilon
     before = ledgers.read_before(federation.site(client.id) / LEDGER, unit=own.unit).of(client.id)
     return SitePrice(client.id, own.unit, runs, one, budget.delta, own.epsilon, own.delta, before)
 
@@ -199,7 +199,6 @@ def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limit
         before=sealed,
         total_delta=math.inf,  # it is asked about apart
         rounds=plan.sampler.turns(None, rounds=rounds),
-        accountant=experiment.privacy.accountant,
         hint=needed,
         most_epsilon=client.budget.epsilon,
         asked=asked_by(parts)(client.id),

@@ -194,7 +194,6 @@ def refuse_unpaid(experiment: Experiment, epsilons: Mapping[str, float], *, delt
         before=Spent(),
         total_delta=delta,
         rounds=turns,
-        accountant=privacy.accountant,
         hint=turns,
         most_epsilon=known[index],
     )
@@ -255,7 +254,6 @@ def own_ledger(
         delta=limits.delta,
         rounds=parts.plan.sampler.turns(None, rounds=experiment.train.rounds),
         most_epsilon=agreed.terms.epsilon,
-        accountant=experiment.privacy.accountant,
         asked=asked_by(parts),
         watermarks=(folder / disk.NAME,),
         conditions=[parts.start.under],

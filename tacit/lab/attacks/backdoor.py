@@ -79,7 +79,7 @@ def variants(experiment: Experiment, seeds: int) -> list[tuple[str, tuple[Experi
     if parts.plan.priced:
         said = experiment.privacy.model_dump(exclude_none=True)
         privacy = {key: said[key] for key in CLIPPING if key in said}  # its epsilon is without meaning, and said so
-        privacy |= {"epsilon": float("inf"), "noise_multiplier": NEGLIGIBLE, "accountant": "rdp"}
+        privacy |= {"epsilon": float("inf"), "noise_multiplier": NEGLIGIBLE}
         same = {"aggregate": with_rule(parts).aggregate}  # of equal noise another rule may be the usual one
         variants.append((CLIP_ONLY, attack | {"privacy": privacy} | same))
     variants.append((NOBODY, {"attack": None}))

@@ -104,7 +104,7 @@ class inversion(Attack):
 
     def _imprinted(self, experiment: Experiment, level: float, edges: list[float]) -> Experiment:
         values = pooled(experiment, SOME, client=self.client, records=self.records).model_dump(exclude_none=True)
-        same = {key: getattr(experiment.privacy, key) for key in ("delta", "clip", "accountant")}
+        same = {key: getattr(experiment.privacy, key) for key in ("delta", "clip")}
         base = {"base": experiment.model.name, "options": experiment.model.options()}
         return Experiment(
             **{key: values[key] for key in ("name", "data", "task")},

@@ -105,7 +105,6 @@ class Charged:
     count: int
     steps: int
     delta: float
-    accountant: str = "pld"  # the ledger's
 
     @property
     def multiplier(self) -> float:
@@ -141,7 +140,7 @@ class Charged:
         if factor <= 0 or (rate is not None and rate <= 0) or math.isinf(factor):
             return math.inf if factor <= 0 else 0.0
         composition = price.compose([(self.at(factor, rate), self.count)])
-        return price.epsilon(composition, delta=self.delta, accountant=self.accountant)
+        return price.epsilon(composition, delta=self.delta)
 
     def inverse(self, factor: float) -> Inverse:
         """The trade-off curve of all releases with so many times the noise: no higher than the true one."""
@@ -157,7 +156,7 @@ def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(event, IntegerSumDpEvent):
         deltas = np.geomspace(1e-9, 0.5, POINTS)
         composition = price.compose([(event, charged.count)])
-        found = [price.epsilon(composition, delta=float(d), accountant="rdp") for d in deltas]
+        found = [price.epsilon(composition, delta=float(d)) for d in deltas]
         return np.array(found), deltas
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=INTERVAL).compose(event, charged.count)
     top = accountant.get_epsilon(1e-9)
@@ -165,11 +164,11 @@ def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
     return epsilons, np.array([accountant.get_delta(float(e)) for e in epsilons])
 
 
-def charged_for(text: str, rounds: int, *, delta: float, accountant: str = "pld") -> Charged:
+def charged_for(text: str, rounds: int, *, delta: float) -> Charged:
     """What a ledger's line for one round says, charged `rounds` times. Raises BadInput for what no audit knows."""
     event, steps = events.counted(price.from_text(text))
     event = event.event if isinstance(event, SideDpEvent) else event
-    found = Charged(event, steps * rounds, steps, delta, accountant)
+    found = Charged(event, steps * rounds, steps, delta)
     found.multiplier  # noqa: B018 - refuses what has none
     return found
 

@@ -263,8 +263,7 @@ class Central(Subject):
             return
         found = np.array([[bug.moved([], partial(bug.derive(), "server", r), round=r)] for r in range(rounds)])
         z = with_count(claim, bug.plan.mechanism.count_std)
-        sensitivity = self.probes.clip * (2 if claim.fixed else 1)
-        yield from evidence.checks(SERVER, found / (z * sensitivity), self.layers, multiplier=z)
+        yield from evidence.checks(SERVER, found / (z * self.probes.clip), self.layers, multiplier=z)
         yield from bug._drawn(claim)
 
     def _banded(self, plan: BandedPlan, claim: Claim, rounds: int) -> Iterator[Check]:
@@ -297,9 +296,6 @@ class Central(Subject):
         everybody = len(self.parts.population)
         draws = [self.plan.sampler.draw(self.derive()(r, "cohort"), r) for r in range(DRAWS)]
         counts, said = [len(cohort) for cohort in draws], "clients are drawn more often than is priced"
-        if claim.fixed:
-            yield Check(SERVER, "sampling rate", claim.rate, Exact(max(counts) / everybody), said)
-            return
         yield Check(SERVER, "sampling rate", claim.rate, Rate(sum(counts), everybody * DRAWS), said)
         spread = Spread(tuple(counts), (everybody,) * DRAWS, (claim.rate,) * DRAWS)
         yield Check(SERVER, "spread of cohorts", 1.0, spread, "cohorts vary less than independent draws do")
@@ -331,8 +327,7 @@ def with_count(claim: Claim, count: float | None) -> float:
     """The noise over sensitivity on the sum alone: more than is priced for both, where a count of clipped updates is released."""
     if count is None:
         return claim.noise_multiplier
-    other = count / (1.0 if claim.fixed else 0.5)  # Theorem 1 of arXiv:1905.03871
-    return (claim.noise_multiplier**-2 - other**-2) ** -0.5
+    return (claim.noise_multiplier**-2 - (2 * count) ** -2) ** -0.5  # Theorem 1 of arXiv:1905.03871
 
 
 class Distributed(Subject):

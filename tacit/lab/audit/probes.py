@@ -162,7 +162,6 @@ class Claim:
     noise_multiplier: float
     rate: float = 1.0
     steps: int = 1
-    fixed: bool = False  # cohorts of a fixed number: the relation is replace one, the sensitivity twice the clip
 
 
 def claim_of(event: DpEvent | None) -> Claim:
@@ -170,17 +169,15 @@ def claim_of(event: DpEvent | None) -> Claim:
 
     >>> from tacit.privacy.local.mechanism import SampledGaussian
     >>> claim_of(SampledGaussian(1.5, clip=0.5, sampling_rate=0.1, steps=3).event())
-    Claim(noise_multiplier=1.5, rate=0.1, steps=3, fixed=False)
+    Claim(noise_multiplier=1.5, rate=0.1, steps=3)
     """
-    steps, rate, fixed = 1, 1.0, False
+    steps, rate = 1, 1.0
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         event, steps = event.event, event.count
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
         event, rate = event.event, event.sampling_probability
-    elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
-        event, rate, fixed = event.event, event.sample_size / event.source_dataset_size, True
     if not isinstance(event, dp_accounting.GaussianDpEvent):
         raise BadInput(
             f"An audit measures Gaussian noise and integer shares; this is priced as {type(event).__name__}."
         )
-    return Claim(event.noise_multiplier, rate, steps, fixed)
+    return Claim(event.noise_multiplier, rate, steps)

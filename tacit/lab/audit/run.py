@@ -220,7 +220,7 @@ def _seen(folder: Path) -> Seen:
     if run.ledger is None:
         raise BadInput(f"The run in {folder} promises nothing: there is no claim to audit.")
     privacy = run.experiment.privacy
-    paid, place = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
+    paid, place = charges(run.ledger, run.run, delta=privacy.run_delta)
     shared = None if privacy.ledger is None else place
     observed = read_observations(folder, range(len(run.rounds)), everywhere(canaries)[1])
     names = {name: k for k, name in enumerate((run.clients or {})["names"])}
@@ -253,7 +253,7 @@ def _first(run: RunFiles) -> str:
         return estimate.first(USUAL, {}, usual=USUAL, how=how, level=LEVEL)
     everybody, privacy = len(known["names"]), run.experiment.privacy
     most = most_canaries(int(known["parameters"]), everybody, shared=kind_of(run.experiment).plans.traits.summed)
-    paid, _ = charges(run.ledger, run.run, delta=privacy.run_delta, accountant=privacy.accountant)
+    paid, _ = charges(run.ledger, run.run, delta=privacy.run_delta)
     alike = (
         grouped(paid) if run.summary is not None else {}
     )  # of one that goes on nobody knows how many rounds it will have
@@ -274,7 +274,7 @@ def against_whom(relation: str, adversary: str) -> str:
     return f"to {relation}; against {adversary}"
 
 
-def charges(ledger: Path, run: str, *, delta: float, accountant: str) -> tuple[dict[str, Charged], int]:
+def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged], int]:
     """What every client was charged for by a run, and which run of the ledger it is. Raises BadData for what cannot be told."""
     rows = reader.entries(ledger)
     mine = [row for row in rows if row["run"] == run and row["round"] >= 0]
@@ -286,7 +286,7 @@ def charges(ledger: Path, run: str, *, delta: float, accountant: str) -> tuple[d
         if len(texts) > 1:
             raise BadData(f"{client} was charged for rounds of different kinds: no audit knows how to tell them apart.")
         ((text, rounds),) = texts.items()
-        found[client] = charged_for(text, rounds, delta=delta, accountant=accountant)
+        found[client] = charged_for(text, rounds, delta=delta)
     return found, 1 + list(dict.fromkeys(row["run"] for row in rows)).index(run) if mine else 1
 
 
@@ -302,7 +302,7 @@ def _first_of_site(site: Path) -> str:
         return estimate.first(USUAL_OF_SITE, {}, usual=USUAL_OF_SITE, how=how, level=LEVEL)
     privacy, terms = read_experiment(last.experiment).privacy, last.terms
     most, level = terms.parameters, LEVEL * share([(str(site), len(names) + 1)])  # that of the next run
-    charged = charged_for(terms.event, terms.rounds, delta=privacy.run_delta, accountant=privacy.accountant)
+    charged = charged_for(terms.event, terms.rounds, delta=privacy.run_delta)
     return estimate.first(most, {charged: most}, usual=USUAL_OF_SITE, how=how, level=level)
 
 
@@ -320,7 +320,7 @@ def audit_site(site: Path, *, run: str | None = None, level: float = LEVEL) -> R
     canaries, name = own_canaries(site, run), str(read_settings(site)["name"])
     experiment = read_experiment(agreed.experiment)
     privacy = experiment.privacy
-    paid, place = charges(site / layout.LEDGER, run, delta=privacy.run_delta, accountant=privacy.accountant)
+    paid, place = charges(site / layout.LEDGER, run, delta=privacy.run_delta)
     named = (ROUND.fullmatch(file.name) for file in (folder / FOLDER).glob("round-*.npz"))
     rounds = sorted(r for one in named if one and (r := int(one[1])) < agreed.terms.rounds)
     seen = read_observations(folder, rounds, everywhere(canaries)[1])

@@ -79,8 +79,8 @@ def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
         event, asked = parts.algorithm.cost(client), plan.queries.events(index)
         if event is None:
             continue
-        spent, accountant = Spent(known.epsilon + mine.epsilon, known.delta + mine.delta), privacy.accountant
-        limits = {"total_delta": privacy.delta, "rounds": rounds, "accountant": accountant, "hint": with_spare(rounds)}
+        spent = Spent(known.epsilon + mine.epsilon, known.delta + mine.delta)
+        limits = {"total_delta": privacy.delta, "rounds": rounds, "hint": with_spare(rounds)}
         most = most_releases(client.budget, event, before=spent, asked=asked, **limits)
         if most < rounds:
             left = math.inf if math.isinf(client.budget.epsilon) else max(0.0, client.budget.epsilon - spent.epsilon)
@@ -90,7 +90,7 @@ def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
                 f" {rounds} rounds. Raise privacy.epsilon or privacy.noise_multiplier, lower privacy.delta_share, or compare less."
                 " Nothing was run."
             )
-        price = seal(client.budget, event, most=most, accountant=accountant, asked=asked)
+        price = seal(client.budget, event, most=most, asked=asked)
         alone = gone.get(who, Spent())
         gone[who] = Spent(alone.epsilon + price.epsilon, alone.delta + price.delta)
 

@@ -108,8 +108,7 @@ def refuse_unsearchable(experiment: Experiment) -> None:
         )
     if experiment.privacy.sampler not in (None, "poisson"):
         raise BadInput(
-            "No price is known for the best of runs whose cohorts are public, or of a fixed size: set privacy.sampler ="
-            ' "poisson".'
+            'No price is known for the best of runs whose cohorts are public: set privacy.sampler = "poisson".'
         )
     refuse_passed(experiment)
 
@@ -163,7 +162,6 @@ def hidden(candidates: Sequence[Candidate], population: Population, law: Repetit
     if None in said and any(said):
         raise BadInput("Some candidates say privacy.noise_multiplier and others do not: say it for all, or for none.")
     epsilon, delta, size = one_budget(population), population.delta, len(population)
-    how = {"delta": delta, "accountant": candidates[0].experiment.privacy.accountant}
     experiments = [candidate.experiment for candidate in candidates]
     sizes = [sampler_of(experiment, size).cohort for experiment in experiments]
     cohorts = [CohortGaussian(1.0, 1.0, population=size, cohort=cohort) for cohort in sizes]
@@ -190,8 +188,8 @@ def hidden(candidates: Sequence[Candidate], population: Population, law: Repetit
             multipliers = [by * z for z in first]
     runs = released(multipliers, made)
     event = best_of(law, runs)
-    one = max(price.epsilon((run,), **how) for run in runs)
-    composed = max(price.epsilon(((of, times * round(law.mean)),), **how) for of, times in runs)
+    one = max(price.epsilon((run,), delta=delta) for run in runs)
+    composed = max(price.epsilon(((of, times * round(law.mean)),), delta=delta) for of, times in runs)
     noised = tuple(with_noise(candidate, z) for candidate, z in zip(candidates, multipliers, strict=True))
     best = price.epsilon(((event, 1),), delta=delta)
     return Priced(True, law, noised, {"": event}, delta, one=one, best=best, composed=composed)
@@ -217,15 +215,13 @@ def _with_privacy(candidate: Candidate, said: dict[str, Any]) -> Candidate:
     return replace(candidate, experiment=candidate.experiment.model_copy(update={"privacy": privacy}))
 
 
-def all_seen(
-    runs: Sequence[Candidate], paid: Mapping[str, Releases], law: Repetitions, *, delta: float, accountant: str
-) -> Priced:
+def all_seen(runs: Sequence[Candidate], paid: Mapping[str, Releases], law: Repetitions, *, delta: float) -> Priced:
     """The price of a search all of whose runs are seen, from what every client releases in one of them."""
     count = round(law.mean)
 
     def most(times: int) -> float:
         made = {one.in_runs(times) for one in paid.values()}
-        return max(price.epsilon(one, delta=delta, accountant=accountant) for one in made)
+        return max(price.epsilon(one, delta=delta) for one in made)
 
     return Priced(
         False,
@@ -259,12 +255,11 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
     Guarantee: what each client may release in all runs costs at most what other runs of the ledger have left of its epsilon.
     Raises: BadInput where candidates differ in what a client pays, BudgetExhausted where a client could pay for no round."""
     first, count = candidates[0], round(law.mean)
-    accountant, left = first.experiment.privacy.accountant, population.to_spread
+    left = population.to_spread
 
     def at(share: np.ndarray) -> tuple[np.ndarray, Paid]:
         paid = _paid(_parts(first, dataset, population, left * share))
-        how = {"delta": population.delta, "accountant": accountant}
-        return np.array([price.epsilon(one.in_runs(count), **how) for one in paid.values()]), paid
+        return np.array([price.epsilon(one.in_runs(count), delta=population.delta) for one in paid.values()]), paid
 
     share = _shares(at, left, count)
     epsilons = left * share
@@ -280,13 +275,13 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
                 f"All runs of this search are seen, so they have one price, and {candidate.label!r} has another than"
                 f" {first.label!r}: vary what costs nothing, such as a learning rate, a model or a rule."
             )
-    return all_seen(runs, paid, law, delta=population.delta, accountant=accountant)
+    return all_seen(runs, paid, law, delta=population.delta)
 
 
 def refuse_other_price(priced: Priced, parts: Parts) -> None:
     """Refuses a run in which some client would release anything else, or more often, than what is charged. Raises BadInput."""
     law = priced.repetitions
-    made = all_seen((), _paid(parts), law, delta=priced.delta, accountant=parts.experiment.privacy.accountant)
+    made = all_seen((), _paid(parts), law, delta=priced.delta)
     if (made.events, made.asked) != (priced.events, priced.asked):
         raise BadInput("its clients would pay another price than that of the search: name their epsilons otherwise.")
 
@@ -333,7 +328,6 @@ def _paid(parts: Parts) -> Paid:
                 before=Spent(),
                 total_delta=privacy.delta,
                 rounds=parts.experiment.train.rounds,
-                accountant=privacy.accountant,
                 hint=parts.plan.participations,
                 asked=dict(asked),
             )
@@ -359,7 +353,7 @@ def before_of(path: Path, values: Mapping[str, Any], *, resume: bool) -> Before:
 def refuse_dear(priced: Priced, parts: Parts) -> None:
     """Raises BudgetExhausted for a search that a client cannot pay for, with what would be enough. Nothing is written."""
     privacy, population = parts.experiment.privacy, parts.population
-    limits = {"total_delta": privacy.delta, "rounds": 1, "accountant": privacy.accountant, "hint": 1, "spare": False}
+    limits = {"total_delta": privacy.delta, "rounds": 1, "hint": 1, "spare": False}
     together = ALL in priced.events
     for index, name in enumerate(population.names[:1] if together else population.names):
         who, budget = ALL if together else name, population[index].budget

@@ -4,11 +4,10 @@ ledger. Reading a ledger looks a name up in the list and imports nothing; code a
 import math
 import secrets
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import dp_accounting
 import gmpy2
@@ -19,7 +18,6 @@ from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import rdp
 
-Relation = Literal["add or remove one", "replace one"]
 OURS = frozenset({"event", "steps"})  # what a ledger's line says beside a kind's own words
 MOST_RELEASES = 2**53  # counts up to here are exact as floats
 SLACK = 2.0**-200  # in total variation: more than what a drawn K, or a whole noised query, may be away from its law
@@ -28,7 +26,7 @@ LONGEST = 100  # characters of the name of a split or a side
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event, for all events of its `types`; kinds of one `relation` have a price in total, others have none.
+    """A kind of event, for all events of its `types`; every price is for add or remove one.
     `gaussian` gives (q, z) of what costs no more than a Gaussian release with multiplier z of a Poisson sample at rate q.
     What is no such thing gives a `curve`, upper bounds of its Rényi divergences at `rdp.ORDERS`. `slack` is how far, in
     total variation, a release may be from that; `alone` is the same release to whoever sees one client's report alone.
@@ -41,7 +39,6 @@ class Kind:
     gaussian: Callable[[Any], tuple[float, float]] | None = None
     curve: Callable[[Any], np.ndarray] | None = None
     slack: Callable[[Any], float] = lambda event: 0.0
-    relation: Relation = "add or remove one"
     bound: str = "RDP (rounded up)"  # what a Rényi price of it is called
     alone: Callable[[Any], DpEvent] = lambda event: event
 
@@ -100,20 +97,6 @@ def release_count(count: int) -> int:
     return int(count)
 
 
-def relation(event: DpEvent) -> Relation:
-    """The change that an event's price is for, counts around it or not. Raises BadInput for an event that has no price."""
-    return kind_of(counted(event)[0]).relation
-
-
-def refuse_mixed(relations: AbstractSet[str]) -> None:
-    """Refuses to add prices for different changes. Raises: BadInput, which says to use another ledger."""
-    if len(relations) > 1:
-        raise BadInput(
-            "Fixed-size cohorts (replace one) and other releases (add or remove one) have no common price:"
-            " use another privacy.ledger."
-        )
-
-
 def alone(event: DpEvent) -> DpEvent:
     """What an event is, counts around it or not, to whoever sees one client's report alone: of a sum of shares, one share.
     Raises: BadInput for an event that has no price."""
@@ -141,17 +124,6 @@ def rate_and_multiplier(event: DpEvent) -> tuple[float, float]:
     return float(rate), float(event.noise_multiplier)
 
 
-def share_and_multiplier(event: dp_accounting.SampledWithoutReplacementDpEvent) -> tuple[float, float]:
-    """(share drawn, z) of a Gaussian release of a cohort of fixed size. Raises: BadInput for a cohort larger than its
-    population or empty, and for what is not one Gaussian release of it."""
-    check.at_least(1, cohort=event.sample_size)
-    check.at_least(event.sample_size, population=event.source_dataset_size)
-    rate, z = rate_and_multiplier(event.event)
-    if rate < 1:
-        raise BadInput("No price is known here for a cohort of fixed size that is sampled again.")
-    return event.sample_size / event.source_dataset_size, z
-
-
 def _sampled_record(event: DpEvent) -> dict[str, Any]:
     rate, z = rate_and_multiplier(event)
     return {"noise_multiplier": z, "sampling_rate": rate}
@@ -165,30 +137,8 @@ def _sampled(record: dict[str, Any]) -> DpEvent:
     return event
 
 
-def _fixed_record(event: dp_accounting.SampledWithoutReplacementDpEvent) -> dict[str, Any]:
-    _, z = share_and_multiplier(event)
-    return {"noise_multiplier": z, "population": event.source_dataset_size, "cohort": event.sample_size}
-
-
-def _fixed(record: dict[str, Any]) -> DpEvent:
-    one = dp_accounting.GaussianDpEvent(record["noise_multiplier"])
-    event = dp_accounting.SampledWithoutReplacementDpEvent(record["population"], record["cohort"], one)
-    share_and_multiplier(event)  # refuses numbers that have no price
-    return event
-
-
 GAUSSIANS = (dp_accounting.GaussianDpEvent, dp_accounting.PoissonSampledDpEvent)
 register(Kind("sampled-gaussian", GAUSSIANS, _sampled_record, _sampled, gaussian=rate_and_multiplier))
-register(
-    Kind(
-        "fixed-cohort-gaussian",
-        (dp_accounting.SampledWithoutReplacementDpEvent,),
-        _fixed_record,
-        _fixed,
-        curve=lambda event: rdp.without_replacement(*share_and_multiplier(event)),
-        relation="replace one",
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -397,7 +347,7 @@ class SideDpEvent(DpEvent):
                 raise BadInput("Expected a split and a side to have a name.")
         if isinstance(self.event, SideDpEvent | dp_accounting.SelfComposedDpEvent):
             raise BadInput("A release about one side is a single release, and about that side alone.")
-        if self._kind.gaussian is None or self._kind.relation != "add or remove one":
+        if self._kind.gaussian is None:
             raise BadInput("No price is known here for such a release about some of the records.")
 
     @property

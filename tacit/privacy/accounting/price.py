@@ -2,7 +2,7 @@
 - Gaussian releases without sampling compose in closed form; with sampling the least of three bounds counts: privacy loss
   distributions (pld.py), Rényi curves (rdp.py), and the closed form of the same releases without sampling.
 - Releases about one side of a split are composed with those about all records, side by side: the largest price counts.
-- Fixed-size cohorts, integer sums, the best of many runs, and everything on request: Rényi curves alone."""
+- Integer sums and the best of many runs: Rényi curves alone."""
 
 import json
 import math
@@ -20,7 +20,6 @@ from tacit.errors import BadInput
 from tacit.privacy.accounting import events, pld, rdp
 from tacit.privacy.accounting.events import SideDpEvent
 
-ACCOUNTANTS = ("pld", "rdp")
 RESERVES = (1e-6, 1e-3, 0.5)  # shares of delta that may be set aside for slack; the first that suffices is used
 MOST_SPLITS = 3  # in one composition; with more, all are taken as if every record were on every side
 
@@ -43,26 +42,26 @@ def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
     return tuple(sorted(((event, count) for event, count in counts.items() if count), key=repr))
 
 
-def epsilon(composition: Composition, *, delta: float, accountant: str = "pld") -> float:
+def epsilon(composition: Composition, *, delta: float) -> float:
     """The epsilon at `delta` of everything in the composition; 0 for nothing, inf where no bound says anything. Guarantee:
     not below the smallest that holds for the events' own change, every rounding included. Raises: BadInput for events
-    without a price or without one in total, and for cohorts of a fixed size by another accountant than "rdp".
+    without a price or without one in total.
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
     >>> round(epsilon(((step, 150),), delta=1e-5), 2)
     4.18
     """
-    return _priced(composition, delta=delta, accountant=accountant)[0]
+    return _priced(composition, delta=delta)[0]
 
 
-def method(composition: Composition, *, delta: float, accountant: str = "pld") -> str:
+def method(composition: Composition, *, delta: float) -> str:
     """The name of the bound that `epsilon` took: the least of those that apply. Raises as `epsilon`."""
-    return named([methods(composition, delta=delta, accountant=accountant)])
+    return named([methods(composition, delta=delta)])
 
 
-def methods(composition: Composition, *, delta: float, accountant: str = "pld") -> dict[str, str]:
+def methods(composition: Composition, *, delta: float) -> dict[str, str]:
     """The bound that `epsilon` took for the records of every side; under "" where all are on one. Raises as `epsilon`."""
-    return dict(_priced(composition, delta=delta, accountant=accountant)[1])
+    return dict(_priced(composition, delta=delta)[1])
 
 
 def named(clients: Iterable[dict[str, str]]) -> str:
@@ -82,17 +81,12 @@ def named(clients: Iterable[dict[str, str]]) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _priced(composition: Composition, *, delta: float, accountant: str) -> tuple[float, tuple[tuple[str, str], ...]]:
+def _priced(composition: Composition, *, delta: float) -> tuple[float, tuple[tuple[str, str], ...]]:
     check.probability(delta=delta)
-    check.one_of(ACCOUNTANTS, accountant=accountant)
     composition = compose(composition)
     if not composition:
         return 0.0, (("", "nothing released"),)
-    relations = {events.kind_of(event).relation for event, _ in composition}
-    if "replace one" in relations and accountant != "rdp":
-        raise BadInput('Cohorts of a fixed size are priced by RDP alone: set privacy.accountant = "rdp".')
-    events.refuse_mixed(relations)
-    bounds = [(side, *_in_total(one, delta, accountant)) for side, one in _by_side(composition)]
+    bounds = [(side, *_in_total(one, delta)) for side, one in _by_side(composition)]
     return max(spent for _, spent, _ in bounds), tuple((side, name) for side, _, name in bounds)
 
 
@@ -116,11 +110,10 @@ def _by_side(composition: Composition) -> list[tuple[str, Composition]]:
     return found
 
 
-def _in_total(composition: Composition, delta: float, accountant: str) -> Bound:
+def _in_total(composition: Composition, delta: float) -> Bound:
     """Slack is paid for by (1 + e^epsilon) of it, out of a part of delta that is set aside; inf where it eats delta."""
     kinds = [(events.kind_of(event), event, count) for event, count in composition]
-    by_curves = accountant == "rdp" or any(kind.gaussian is None for kind, _, _ in kinds)
-    bound = _rdp if by_curves else _sampled
+    bound = _rdp if any(kind.gaussian is None for kind, _, _ in kinds) else _sampled
     slack = sum(count * kind.slack(event) for kind, event, count in kinds)
     if slack == 0:
         return bound(composition, delta)
@@ -151,11 +144,6 @@ def _rdp(composition: Composition, delta: float) -> Bound:
     parts = [(events.kind_of(event), event, count) for event, count in composition]
     curve = np.sum([count * kind.divergences(event) for kind, event, count in parts], axis=0)
     return rdp.epsilon(rdp.ORDERS, curve, delta), " and ".join(sorted({kind.bound for kind, _, _ in parts}))
-
-
-def accountant_for(composition: Composition) -> str:
-    """The accountant that can price a composition: "pld" wherever it can. Raises BadInput for an event that has no price."""
-    return "rdp" if any(events.relation(event) == "replace one" for event, _ in composition) else "pld"
 
 
 def to_text(event: DpEvent) -> str:
@@ -214,7 +202,6 @@ def noise_multiplier(
     delta: float,
     sampling_rate: float,
     steps: int,
-    accountant: str = "pld",
     beside: Composition = (),
 ) -> float:
     """The smallest z, to 0.1 %, for which `steps` sampled Gaussian releases cost at most `epsilon`, with those `beside` them.
@@ -224,12 +211,10 @@ def noise_multiplier(
     >>> round(noise_multiplier(epsilon=3, delta=1e-5, sampling_rate=0.05, steps=150), 2)
     1.19
     """
-    return smallest(_cost(delta, sampling_rate, steps, accountant, beside), epsilon=epsilon)
+    return smallest(_cost(delta, sampling_rate, steps, beside), epsilon=epsilon)
 
 
-def noise_multipliers(
-    epsilons: np.ndarray, *, delta: float, sampling_rate: float, steps: int, accountant: str = "pld"
-) -> np.ndarray:
+def noise_multipliers(epsilons: np.ndarray, *, delta: float, sampling_rate: float, steps: int) -> np.ndarray:
     """`noise_multiplier` for each of many budgets; with more than 48 different ones, at most 1 % larger than needed.
     Guarantee: price(z_i) <= epsilon_i for every i, each computed. Raises: as `noise_multiplier`; NaN and infinity are no
     budgets."""
@@ -238,19 +223,19 @@ def noise_multipliers(
     for target in ends:
         check.positive(epsilon=float(target))
     if len(targets) <= FEW:
-        settings = {"delta": delta, "sampling_rate": sampling_rate, "steps": steps, "accountant": accountant}
+        settings = {"delta": delta, "sampling_rate": sampling_rate, "steps": steps}
         solved = [noise_multiplier(epsilon=float(target), **settings) for target in targets]
         return np.array(solved)[inverse]
-    return _on_grid(_cost(delta, sampling_rate, steps, accountant), targets)[inverse]
+    return _on_grid(_cost(delta, sampling_rate, steps), targets)[inverse]
 
 
-def _cost(delta: float, sampling_rate: float, steps: int, accountant: str, beside: Composition = ()) -> Cost:
+def _cost(delta: float, sampling_rate: float, steps: int, beside: Composition = ()) -> Cost:
     check.probability(delta=delta)
     check.rate(sampling_rate=sampling_rate)
     check.at_least(1, steps=steps)
 
     def cost(z: float) -> float:
-        return epsilon((*beside, (sampled_gaussian(z, sampling_rate), steps)), delta=delta, accountant=accountant)
+        return epsilon((*beside, (sampled_gaussian(z, sampling_rate), steps)), delta=delta)
 
     return cost
 
@@ -327,7 +312,6 @@ def affordable(
     epsilon: float,
     delta: float,
     spent: Composition = (),
-    accountant: str = "pld",
     most: int = 10**7,
     hint: int = 1,
 ) -> int:
@@ -337,9 +321,7 @@ def affordable(
     release (else: the ledger's filter)."""
 
     def fits(times: int) -> bool:
-        return (
-            times == 0 or _priced(compose([*spent, (event, times)]), delta=delta, accountant=accountant)[0] <= epsilon
-        )
+        return times == 0 or _priced(compose([*spent, (event, times)]), delta=delta)[0] <= epsilon
 
     if epsilon == math.inf:
         return most

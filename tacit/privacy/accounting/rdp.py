@@ -3,19 +3,16 @@
 Poisson sampling at rate q, whole orders (Mironov, Talwar, Zhang 2019, arXiv:1908.10530v1, section 3.3; the means of the
 binomial and of the likelihood ratio, both 1, are taken out, so that only positive terms are left and nothing cancels):
     exp((a - 1) D_a) = 1 + sum over k >= 2 of C(a, k) q^k (1 - q)^(a - k) (exp(k (k - 1) / 2 z^2) - 1).
-Without replacement, replacing one unit: Wang, Balle, Kasiviswanathan 2019 (arXiv:1808.00087v3), Theorem 27, whose finite
-differences are taken in as many digits as they lose. Between whole orders (order - 1) times the divergence is convex, so the
+Between whole orders (order - 1) times the divergence is convex, so the
 chord is a bound; dp-accounting's series for any order (0.6.0) is a closer one where its own rounding is below SERIES.
 (dp-accounting's own sums for whole orders round to less than the truth, even below 0, where q/z is small.)"""
 
-import itertools
 import logging
 import math
 from collections.abc import Callable
 from functools import lru_cache
 
 import dp_accounting
-import gmpy2
 import numpy as np
 from dp_accounting.rdp import RdpAccountant
 from scipy import special
@@ -26,7 +23,6 @@ ORDERS = RdpAccountant().orders
 WHOLE = np.unique([*range(2, 64), *(2**n for n in range(6, 13)), *(3 * 2**n for n in range(5, 11))])
 SERIES = 2e-12  # what dp-accounting's series may miss of (order - 1) D: 20 times what was measured against 30 digits
 SERIES_FROM, SERIES_TO, SERIES_RATES = 0.3, 1e4, (1e-9, 1 - 1e-9)  # the multipliers and rates where that was measured
-DIFFERENCES = 256  # the highest order at which Theorem 27's differences are taken; above, its simpler bound
 UNIT = 2.0**-53
 UNDERFLOW = 1e-300  # more than what underflow can take from a sum of 2^53 curves
 
@@ -85,44 +81,6 @@ def _log_one_plus(terms: np.ndarray, starts: np.ndarray, orders: np.ndarray, lar
     shown = np.where(np.isfinite(peak), peak, 0.0)
     total = np.log(np.add.reduceat(np.exp(terms - np.repeat(shown, sizes)), starts)) + shown
     return np.logaddexp(0.0, total + off) * (1 + 8 * UNIT)
-
-
-@lru_cache(maxsize=1024)
-@np.errstate(over="ignore")
-def without_replacement(rate: float, z: float) -> np.ndarray:
-    """The curve at ORDERS, replacing one, of a Gaussian release of a sample of fixed size, `rate` of everybody. Guarantee:
-    Theorem 27 of arXiv:1808.00087v3 at whole orders, rounded up, chords between them. The multiplier z is noise over what
-    replacing one unit changes in the sum: twice the clip."""
-    if rate == 1:
-        return ORDERS / z / z / 2
-    return between(lambda order: _without_replacement(rate, z, order))
-
-
-def _without_replacement(rate: float, z: float, order: int) -> float:
-    i = np.arange(2, order + 1)
-    x = i * (i - 1) / 2 / z / z
-    inner = math.log(2) + x
-    if order <= DIFFERENCES:
-        moments = _log_moments(z)
-        inner = np.minimum(inner, math.log(4) + (moments[i // 2] + moments[(i + 1) // 2]) / 2)
-    terms = inner + i * math.log(rate) + log_choose(order, i)
-    largest = np.array([float(x[-1]) - order * math.log(rate)])
-    return float(_log_one_plus(terms, np.array([0]), np.array([order]), largest)[0])
-
-
-@lru_cache(maxsize=64)
-def _log_moments(z: float) -> np.ndarray:
-    """log of Theorem 27's 2n-th finite difference, E(p/q - 1)^2n, at index n."""
-    # in bits: the difference of order l is about z^-l of its terms
-    lost = DIFFERENCES * (2 + max(0, math.ceil(math.log2(z))))
-    with gmpy2.context(precision=128 + lost):
-        values = [gmpy2.exp(gmpy2.mpfr(k * (k - 1)) / 2 / gmpy2.mpfr(z) ** 2) for k in range(DIFFERENCES + 1)]
-        logs = [0.0]
-        for order in range(1, DIFFERENCES + 1):
-            values = [after - before for before, after in itertools.pairwise(values)]
-            if order % 2 == 0:
-                logs.append(float(gmpy2.log(values[0])))
-    return np.array(logs)
 
 
 def between(scaled: Callable[[int], float], orders: np.ndarray = ORDERS) -> np.ndarray:

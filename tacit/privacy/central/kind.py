@@ -76,8 +76,8 @@ class WeighedSums(Plan):
         """None: the server releases one noised sum."""
 
     def _row(self, purse: Purse, left: list[int], rate: float, unit: str, level: str) -> dict[str, Any]:
-        m, accountant = self.mechanism, purse.experiment.privacy.accountant
-        spent, delta = ((m.event(), max(*left, 1)),), purse.population.delta
+        m = self.mechanism
+        spent = price.epsilon(((m.event(), max(*left, 1)),), delta=purse.population.delta)
         return {
             **purse.whose(np.arange(len(self.weights))),
             "noise_multiplier": [m.noise_multiplier, m.noise_multiplier],
@@ -85,8 +85,7 @@ class WeighedSums(Plan):
             "steps": [1, 1],
             f"planned_{unit}": self.participations,
             f"affordable_{unit}": left,
-            "epsilon_spent": price.epsilon(spent, delta=delta, accountant=accountant) if max(left) else 0.0,
-            "accountant": accountant,
+            "epsilon_spent": spent if max(left) else 0.0,
             "guarantee": f"client level, {level}",
         }
 
@@ -190,7 +189,7 @@ def one_budget(population: Population) -> float:
 
 
 def _noised(mechanism: M, experiment: Experiment, population: Population, rounds: int) -> M:
-    """The given multiplier, or the smallest that makes the budget last so many rounds, as priced by this accountant. A given
+    """The given multiplier, or the smallest that makes the budget last so many rounds. A given
     multiplier is not checked against the budget: the ledger stops the run before the round that would pass it."""
     privacy, epsilon = experiment.privacy, one_budget(population)
     if privacy.noise_multiplier is not None:
@@ -200,7 +199,7 @@ def _noised(mechanism: M, experiment: Experiment, population: Population, rounds
 
     def cost(z: float) -> float:
         event = replace(mechanism, noise_multiplier=z).event()
-        return price.epsilon(((event, rounds),), delta=population.delta, accountant=privacy.accountant)
+        return price.epsilon(((event, rounds),), delta=population.delta)
 
     return replace(mechanism, noise_multiplier=smallest(cost, epsilon=epsilon))
 
@@ -217,13 +216,7 @@ class Central:
         BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the population."""
         privacy, rounds = experiment.privacy, experiment.train.rounds
         who = samplers.of(experiment, len(population))
-        mechanism = CohortGaussian(
-            privacy.noise_multiplier or 1.0,
-            privacy.clip,
-            who.population,
-            who.cohort,
-            privacy.sampler or "poisson",
-        )
+        mechanism = CohortGaussian(privacy.noise_multiplier or 1.0, privacy.clip, who.population, who.cohort)
         mechanism = _noised(mechanism, experiment, population, rounds)
         if privacy.adaptive_clip is not None:
             mechanism = replace(mechanism, count_std=privacy.adaptive_clip.count_noise or who.cohort / COUNT_SHARE)

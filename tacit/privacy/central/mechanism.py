@@ -1,13 +1,10 @@
 """The mechanism of client-level DP: one frozen object owns who is drawn, how updates are bounded, the noise and its price.
 Source: McMahan et al. 2018 (DP-FedAvg, arXiv:1710.06963); adaptive clipping from Andrew et al. 2021 (arXiv:1905.03871).
-Guarantee: one release of a noised sum over a random cohort, client level. With the Poisson sampler the relation is add or
-remove one client (sensitivity C, amplified by sampling, PLD or RDP); with a fixed number of clients it is replace one
-client by another (sensitivity 2C, RDP; Wang, Balle, Kasiviswanathan 2019, arXiv:1808.00087). Both need the cohort to stay
-secret."""
+Guarantee: one release of a noised sum over a Poisson cohort that stays secret, add or remove one client."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,14 +14,14 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, CohortMechanism, NoiseState, bound, row_scales
-from tacit.privacy.samplers import Sampler, named
+from tacit.privacy.samplers import Poisson
 from tacit.random import Stream
 from tacit.types import Bounded, Private
 
 
 @dataclass(frozen=True)
 class CohortGaussian:
-    """Draw a cohort, sum its vectors of norm at most C, add N(0, (z S)^2 I), where S is what one client can change. With
+    """Draw a cohort, sum its vectors of norm at most C, add N(0, (z C)^2 I). With
     `count_std` the number of clients whose update was within C is released too, with noise of that standard deviation; the
     noise on the sum then grows so that both together cost z. Guarantee: one round costs `event()`, whoever answers: a
     client that was drawn and is silent counts as a zero vector. Assumes: nobody is told who was drawn; weights are at most
@@ -38,7 +35,7 @@ class CohortGaussian:
     clip: float
     population: int
     cohort: int
-    sampler: str = "poisson"
+    sampler: str = field(default="poisson", init=False)  # a part of the key of the noise
     count_std: float | None = None
 
     def __post_init__(self) -> None:
@@ -46,16 +43,16 @@ class CohortGaussian:
         self.cohorts  # noqa: B018 - refuses what cannot be drawn
         if self.count_std is not None:
             check.positive(count_std=self.count_std)
-            if self.noise_multiplier >= 2 * self.count_std / self.cohorts.change:
+            if self.noise_multiplier >= 2 * self.count_std:
                 text = f"Counting unclipped updates with noise {self.count_std:g} costs more than a noise multiplier of"
                 raise BadInput(
                     f"{text} {self.noise_multiplier:.3g} allows: set privacy.adaptive_clip.count_noise higher."
                 )
 
     @cached_property
-    def cohorts(self) -> Sampler:
+    def cohorts(self) -> Poisson:
         """Who is drawn, and at which price."""
-        return named(self.sampler)(self.population, self.cohort)
+        return Poisson(self.population, self.cohort)
 
     def at(self, clip: float) -> "CohortGaussian":
         """The same with another clip: noise and clip move together, so the price stays. Raises: BadInput for a clip that is
@@ -64,7 +61,7 @@ class CohortGaussian:
 
     @property
     def sensitivity(self) -> float:
-        return self.cohorts.change * self.clip
+        return self.clip
 
     @property
     def noise_std(self) -> float:
@@ -74,29 +71,20 @@ class CohortGaussian:
     @property
     def update_multiplier(self) -> float:
         """z_Delta = (z^-2 - z_b^-2)^(-1/2): Theorem 1 of arXiv:1905.03871, where z_b = 2 sigma_b. It is noise over
-        sensitivity on the sum alone: z where nothing is counted, and more where the count takes a part of the price. With
-        cohorts of a fixed size one client can change the count by 1 instead of 1/2, so that z_b = sigma_b.
+        sensitivity on the sum alone: z where nothing is counted, and more where the count takes a part of the price.
 
         >>> round(CohortGaussian(1.0, 0.5, population=1000, cohort=100, count_std=5.0).update_multiplier, 3)
         1.005
         """
         if self.count_std is None:
             return self.noise_multiplier
-        # a client adds b - 1/2 to the count: 1/2 if it comes or goes, 1 if another takes its place
-        z_b = 2 * self.count_std / self.cohorts.change
-        return (self.noise_multiplier**-2 - z_b**-2) ** -0.5
+        return (self.noise_multiplier**-2 - (2 * self.count_std) ** -2) ** -0.5  # a client adds b - 1/2 to the count
 
     def init(self) -> NoiseState:
         return {}
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
-        """The clients of one round. Raises BadInput for another number of clients than was priced.
-
-        >>> from tacit.random import seeded
-        >>> fixed = CohortGaussian(1.0, 0.5, population=1000, cohort=100, sampler="fixed")
-        >>> len(fixed.sample({}, seeded(0)("cohort"), 1000)[1])
-        100
-        """
+        """The clients of one round. Raises BadInput for another number of clients than was priced."""
         if size != self.population:
             raise BadInput(f"This cohort is priced for {self.population} clients, got {size}.")
         return state, self.cohorts.draw(stream, 0)
@@ -127,8 +115,7 @@ class CohortGaussian:
         return 0.5 + centred / self.cohort
 
     def event(self) -> DpEvent:
-        """The price of one round for every client of the population, drawn or not. Sampled by chance it is for add or remove
-        one client, of a fixed size for replace one: the two never share a ledger."""
+        """The price of one round for every client of the population, drawn or not."""
         return self.cohorts.event(self.noise_multiplier)
 
 

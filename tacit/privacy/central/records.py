@@ -116,7 +116,6 @@ class RecordSumsPlan(Plan):
                     "affordable_rounds": [min(left), max(left)],
                     "noise_over_batch": z / self.chosen.batch(self.sizes),
                     "epsilon_batches_known": price.epsilon(known, delta=purse.population.delta),
-                    "accountant": purse.experiment.privacy.accountant,
                     "guarantee": LEVEL,
                 }
             )
@@ -142,7 +141,7 @@ class CentralRecords:
         chosen = choose(
             epsilons,
             np.asarray(population.sizes),
-            cost=_cost(rounds, population.delta, privacy.accountant),
+            cost=_cost(rounds, population.delta),
             rounds=rounds,
             delta=population.delta,
             parameters=size,
@@ -159,10 +158,10 @@ class CentralRecords:
         )
 
 
-def _cost(rounds: int, delta: float, accountant: str) -> Any:
+def _cost(rounds: int, delta: float) -> Any:
     def cost(z: float, rate: float) -> float:
         one: DpEvent = dp_accounting.GaussianDpEvent(z)
         event = one if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, one)
-        return price.epsilon(((event, rounds),), delta=delta, accountant=accountant)
+        return price.epsilon(((event, rounds),), delta=delta)
 
     return cost

@@ -268,7 +268,6 @@ class DistributedPlan(Plan):
                     "affordable_rounds": [min(rounds), max(rounds)],
                     "epsilon_spent": spent,
                     "epsilon_single_reports": alone,
-                    "accountant": "rdp",
                     "guarantee": f"client level, {EMPTIED}, {noise.law} shares on the sum of the reports",
                 }
             )

@@ -19,7 +19,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import SUMS, SampledSumDpEvent
 from tacit.privacy.distributed.kind import ALL, DistributedPlan, OneProcess, summing_rule
 from tacit.privacy.distributed.mechanism import LOG2_CUT, SharedNoise
-from tacit.privacy.guarantee import ONE_RECORD, Words
+from tacit.privacy.guarantee import ACCOUNTANT, ONE_RECORD, Words
 from tacit.privacy.integers import distance
 from tacit.privacy.mechanism import NoiseState
 from tacit.privacy.plan import Plan, Purse, Traits
@@ -108,7 +108,9 @@ class SecretRecordsPlan(DistributedPlan):
         """As of other sums, for one record."""
         said = super().words(experiment)
         who = f"Poisson batches, secret at each of {len(self.sizes)} clients at a rate of its own, in {said.sampler}"
-        return replace(said, relation=ONE_RECORD, sampler=who.partition(" (nothing is claimed")[0], accountant="")
+        return replace(
+            said, relation=ONE_RECORD, sampler=who.partition(" (nothing is claimed")[0], accountant=ACCOUNTANT
+        )
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""
@@ -134,7 +136,6 @@ class SecretRecordsPlan(DistributedPlan):
                     "fewest_reports": noise.fewest,
                     "noise_over_batch": noise.multiplier / self.chosen.batch(self.sizes),
                     "epsilon_single_reports": alone,
-                    "accountant": purse.experiment.privacy.accountant,
                     "guarantee": f"record level, {ONE_RECORD}, {noise.law} shares on the sum of all clients' Poisson batches",
                 }
             )
@@ -175,7 +176,7 @@ class DistributedRecords:
                 event = RecordShare(shares(z, whole), rate, whole.failure).event()
             except BadInput:  # a share too narrow to have a price
                 return math.inf
-            return price.epsilon(((event, rounds),), delta=population.delta, accountant=privacy.accountant)
+            return price.epsilon(((event, rounds),), delta=population.delta)
 
         settings = {"rounds": rounds, "delta": population.delta, "parameters": size, "cap": privacy.rate_cap}
         chosen = choose(epsilons, sizes, cost=cost, multiplier=privacy.noise_multiplier, **settings)

@@ -25,7 +25,7 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from tacit.errors import AnsweredOnce, LedgerError
-from tacit.privacy.accounting import events, price
+from tacit.privacy.accounting import price
 from tacit.privacy.ledger import disk
 from tacit.privacy.ledger.disk import ALL, EVERYBODY, NOTE, QUERY, Condition, now
 from tacit.types import Budget, Client, Unit
@@ -155,7 +155,6 @@ def most_releases(
     before: Spent,
     total_delta: float,
     rounds: int,
-    accountant: str,
     hint: int,
     most_epsilon: float = math.inf,
     asked: Asked = NOTHING_ASKED,
@@ -168,7 +167,7 @@ def most_releases(
     of an infinite budget.
 
     >>> from dp_accounting import GaussianDpEvent
-    >>> run = {"total_delta": 2e-6, "rounds": 30, "accountant": "pld", "hint": 1}
+    >>> run = {"total_delta": 2e-6, "rounds": 30, "hint": 1}
     >>> [most_releases(Budget(3.0, 1e-6), GaussianDpEvent(8.0), before=Spent(e, 1e-6), **run) for e in (0.0, 1.0, 3.0)]
     [26, 12, 0]
     """
@@ -178,14 +177,14 @@ def most_releases(
     most = with_spare(rounds) if spare else rounds
     spent = price.compose((query, 1) for query in asked.values())
     limits = {"epsilon": remaining, "delta": budget.delta, "most": most, "hint": min(hint, most)}
-    return price.affordable(event, spent=spent, accountant=accountant, **limits)
+    return price.affordable(event, spent=spent, **limits)
 
 
-def seal(budget: Budget, event: DpEvent, *, most: int, accountant: str, asked: Asked = NOTHING_ASKED) -> Seal:
+def seal(budget: Budget, event: DpEvent, *, most: int, asked: Asked = NOTHING_ASKED) -> Seal:
     """The price of `most` releases (as `most_releases` allowed) and of the queries, before the first of them; nothing is
     written. Raises: BadInput for an event without a price."""
     composition = price.compose([(event, most), *((query, 1) for query in asked.values())])
-    epsilon = price.epsilon(composition, delta=budget.delta, accountant=accountant)
+    epsilon = price.epsilon(composition, delta=budget.delta)
     return Seal(budget.unit, text_of(event), budget.delta, most, epsilon, _texts(asked))
 
 
@@ -213,14 +212,13 @@ class Ledger:
         delta: float | None = None,
         rounds: int = 10**6,
         most_epsilon: float = math.inf,
-        accountant: str = "pld",
         asked: Callable[[str], Asked] = lambda client: NOTHING_ASKED,
         spare: bool = True,
         watermarks: Sequence[Path] = (),
         conditions: Sequence[Callable[[bytes], Condition]] = (),
         refuse_copies: Callable[["Ledger"], None] = lambda ledger: None,
     ):
-        self.path, self.run, self.accountant = Path(path), run, accountant
+        self.path, self.run = Path(path), run
         self._delta, self._rounds, self._most_epsilon, self._spare = delta, rounds, most_epsilon, spare
         self._asked, self._watermarks, self._refuse_copies = asked, tuple(watermarks), refuse_copies
         for watermark in self._watermarks:
@@ -482,7 +480,7 @@ class Ledger:
                 f"In one run of the ledger {self.path} either all clients pay together or each for itself."
             )
         most = self._affordable(name, budget, event, hint)
-        new = seal(budget, event, most=most, accountant=self.accountant, asked=self._asked(name))
+        new = seal(budget, event, most=most, asked=self._asked(name))
         texts = [(text,) for text in (new.event, *(text for _, text in new.asked))]
         self._db.executemany("INSERT OR IGNORE INTO events (text) VALUES (?)", texts)
         self._db.executemany(
@@ -496,18 +494,12 @@ class Ledger:
         self._seals[name], self._used[name] = new, 0
 
     def _affordable(self, name: str, budget: Budget, event: DpEvent, hint: int) -> int:
-        """Raises BadInput for an event whose price is for another change than those of other runs."""
-        if budget.unit not in self._relations:
-            texts = {text for _, text, *_ in self._of_other_runs(budget.unit)}
-            self._relations[budget.unit] = {events.relation(price.from_text(text)) for text in texts}
-        events.refuse_mixed(self._relations[budget.unit] | {events.relation(event)})
         return most_releases(
             budget,
             event,
             before=self.before(name, budget.unit),
             total_delta=budget.delta if self._delta is None else self._delta,
             rounds=self._rounds,
-            accountant=self.accountant,
             most_epsilon=self._most_epsilon,
             hint=hint,
             asked=self._asked(name),
@@ -572,7 +564,7 @@ class Ledger:
     def alone(self, client: Client) -> float:
         """The epsilon, at the run's own delta, of what this run has charged to the client, alone or with everybody."""
         composition = self.composition(client.id, client.budget.unit)
-        return price.epsilon(composition, delta=client.budget.delta, accountant=self.accountant)
+        return price.epsilon(composition, delta=client.budget.delta)
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """Every charge of every run, oldest first, as plain values."""
@@ -629,7 +621,6 @@ class Ledger:
     def _forget(self) -> None:
         self._before: dict[str, Before] = {}
         self._known_seals: dict[str, Seal] | None = None
-        self._relations: dict[str, set[events.Relation]] = {}
         self._used: dict[str, int] = {}
 
     def _data_version(self) -> int:

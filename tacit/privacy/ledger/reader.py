@@ -124,7 +124,7 @@ def accounts(path: Path) -> list[Account]:
     found = []
     for client, run, unit, delta, epsilon, most in rows:
         releases = price.compose((price.from_text(text), count) for text, count in paid[client, run])
-        used = price.epsilon(releases, delta=delta, accountant=price.accountant_for(releases))
+        used = price.epsilon(releases, delta=delta)
         count, most = sum(count for _, count in paid[client, run]), most + queries.get((client, run), 0)
         found.append(Account(client or EVERYBODY, run, unit, delta, epsilon, used, count, most))
     return found
@@ -172,8 +172,7 @@ def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str
     for (client, unit), events in groups.items():
         shared = groups.get((EVERYBODY, unit), []) if client != EVERYBODY else []
         composition = price.compose([*events, *shared])
-        accountant = price.accountant_for(composition)
-        epsilons[client, unit] = price.epsilon(composition, delta=delta, accountant=accountant)
+        epsilons[client, unit] = price.epsilon(composition, delta=delta)
     return epsilons
 
 

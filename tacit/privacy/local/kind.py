@@ -191,7 +191,6 @@ class LocalPlan(Plan):
                     **self._asked(purse, members),
                     "planned_rounds": self.participations,
                     "affordable_rounds": [min(left), max(left)],
-                    "accountant": purse.experiment.privacy.accountant,
                     "guarantee": LEVELS[self.unit],
                 }
             )
@@ -199,11 +198,10 @@ class LocalPlan(Plan):
 
     def _asked(self, purse: Purse, members: np.ndarray) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        population, accountant = purse.population, purse.experiment.privacy.accountant
         for query, z in self.queries.multipliers.items():
             ends = float(z[members].max()), float(z[members].min())
             found[f"{query}_epsilon"] = [
-                price.epsilon(((priced(end), 1),), delta=population.delta, accountant=accountant) for end in ends
+                price.epsilon(((priced(end), 1),), delta=purse.population.delta) for end in ends
             ]
             found[f"{query}_noise_multiplier"] = [ends[1], ends[0]]
         return found
@@ -297,7 +295,6 @@ def _priced_as(plan: LocalPlan, experiment: Experiment, population: Population, 
         "delta": population.delta,
         "sampling_rate": float(plan.rates[index]),
         "steps": int(plan.steps[index]) * plan.participations,
-        "accountant": experiment.privacy.accountant,
     }
 
 

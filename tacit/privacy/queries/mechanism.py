@@ -161,10 +161,7 @@ def queries_of(experiment: Experiment, population: Population) -> Queries:
     settings = {"delta": population.delta, "sampling_rate": 1.0, "steps": 1}
     sized = budgets(population)
     return Queries(
-        {
-            query: noise_multipliers(share * sized, **settings, accountant=experiment.privacy.accountant)
-            for query, share in planned.items()
-        },
+        {query: noise_multipliers(share * sized, **settings) for query, share in planned.items()},
         split(experiment),
     )
 

@@ -51,7 +51,7 @@ class Hospitals(Federation):
                 "numeric": {"age": [0, 120], "chol": "private"},
             },
             "train": {"rounds": 2, "local_steps": 2, "sampling_rate": 0.2},
-            "privacy": {"kind": "local", "epsilon": EPSILONS, "query_shares": {"ranges": 0.3}, "accountant": "rdp"},
+            "privacy": {"kind": "local", "epsilon": EPSILONS, "query_shares": {"ranges": 0.3}},
             "run": {"workers": 1, "randomness": "seeded"},
         }
         self.experiment = tacit.Experiment(**{key: values[key] | changes.get(key, {}) for key in values})
@@ -214,7 +214,7 @@ def test_ranges_of_a_run_that_were_damaged_stop_it(hospitals):
 
 
 def test_without_privacy_the_ranges_are_exact_and_nothing_is_charged(hospitals):
-    deployed = hospitals(privacy={"kind": "none", "epsilon": None, "query_shares": None, "accountant": "pld"})
+    deployed = hospitals(privacy={"kind": "none", "epsilon": None, "query_shares": None})
     history = deployed.run()
     assert ranges(history.out)["chol"] == [128.0, 512.0]
     with sqlite3.connect(deployed.site(0) / "ledger.db") as book:

@@ -447,10 +447,6 @@ def central(**privacy):
     "changes",
     [
         SECRET,
-        {
-            "privacy": SECRET["privacy"] | {"accountant": "rdp", "sampler": "fixed"},
-            "train": {"rounds": 2, "clients_per_round": 1},
-        },
         {"privacy": SECRET["privacy"] | {"adaptive_clip": {"quantile": 0.5}}},
     ],
 )

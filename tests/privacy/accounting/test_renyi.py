@@ -122,7 +122,7 @@ def test_more_shares_cost_less_and_a_wider_sensitivity_more():
 def test_the_price_of_fine_integer_noise_is_that_of_the_gaussian():
     z, scale = 4.0, 10**6
     fine = event(share_variance=z**2 * scale, shares=scale, l2_squared=scale**2, dimension=1000)
-    gaussian = price.epsilon(((dp_accounting.GaussianDpEvent(z), 10),), delta=1e-5, accountant="rdp")
+    gaussian = price._rdp(((dp_accounting.GaussianDpEvent(z), 10),), 1e-5)[0]
     assert price.epsilon(((fine, 10),), delta=1e-5) == pytest.approx(gaussian, rel=0.02)
     assert price.epsilon(((fine, 10),), delta=1e-5) >= gaussian
 
@@ -130,7 +130,7 @@ def test_the_price_of_fine_integer_noise_is_that_of_the_gaussian():
 def test_integer_sums_compose_with_gaussian_releases():
     ours, theirs = (event(share_variance=900.0, l2_squared=9), 20), (dp_accounting.GaussianDpEvent(8.0), 10)
     both = price.epsilon(price.compose([ours, theirs]), delta=1e-5)
-    alone = [price.epsilon((part,), delta=1e-5, accountant="rdp") for part in (ours, theirs)]
+    alone = [price._rdp((part,), 1e-5)[0] for part in (ours, theirs)]
     assert max(alone) < both < sum(alone)
     accountant = RdpAccountant()
     accountant.compose(theirs[0], theirs[1])

@@ -16,18 +16,17 @@ from tacit.random import seeded
 from tacit.types import Bounded
 
 POISSON = CohortGaussian(1.3, clip=0.5, population=50, cohort=10)
-FIXED = replace(POISSON, sampler="fixed")
 PAPER = CohortGaussian(1.0, clip=1.0, population=2400, cohort=30)  # the example of docs/papers.md
 ADAPTIVE = replace(PAPER, count_std=30 / 20 * 4)
 
 
-def epsilon(mechanism, rounds=300, accountant="pld"):
-    return price.epsilon(((mechanism.event(), rounds),), delta=1e-5, accountant=accountant)
+def epsilon(mechanism, rounds=300):
+    return price.epsilon(((mechanism.event(), rounds),), delta=1e-5)
 
 
-@pytest.mark.parametrize(("mechanism", "std"), [(POISSON, 1.3 * 0.5), (FIXED, 1.3 * 2 * 0.5)])
-def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves(mechanism, std):
-    _, noised = mechanism.noise({}, seeded(0)("noise"), Bounded(torch.zeros(100_000), mechanism.sensitivity))
+def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves():
+    std = 1.3 * 0.5
+    _, noised = POISSON.noise({}, seeded(0)("noise"), Bounded(torch.zeros(100_000), POISSON.sensitivity))
     assert has_std(noised.vector, std)
     assert is_normal(noised.vector, std)
     assert not has_std(noised.vector, std * 2 / 3)
@@ -35,28 +34,9 @@ def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves(mechanism, 
     assert noised.noise_std == pytest.approx(std)
 
 
-def test_the_noise_of_a_fixed_cohort_covers_two_clips():
-    """Replacing a client moves the sum by up to 2C: what the price calls z is noise over 2C."""
-    one, other = (FIXED.bound(torch.tensor([sign * 9.0, 0.0])).vector for sign in (1, -1))
-    assert float((one - other).norm()) == pytest.approx(FIXED.sensitivity) == pytest.approx(2 * FIXED.clip)
-    assert FIXED.noise_std / FIXED.sensitivity == pytest.approx(FIXED.event().event.noise_multiplier)
-
-
-def test_golden_prices_of_both_samplers():
+def test_the_golden_price_of_poisson_cohorts():
     assert epsilon(PAPER) == pytest.approx(1.35, abs=0.02)
-    assert epsilon(PAPER, accountant="rdp") == pytest.approx(1.71, abs=0.02)
-    fixed = replace(PAPER, sampler="fixed")
-    assert epsilon(fixed, accountant="rdp") == pytest.approx(2.52, abs=0.02)
-    # noise of one clip under replace-one is a multiplier of one half
-    assert epsilon(replace(fixed, noise_multiplier=0.5), accountant="rdp") == pytest.approx(15.2, abs=0.1)
-
-
-def test_a_fixed_cohort_has_no_pld_price_and_none_together_with_poisson_cohorts():
-    fixed = replace(PAPER, sampler="fixed")
-    with pytest.raises(BadInput, match="RDP alone"):
-        epsilon(fixed)
-    with pytest.raises(BadInput, match="no common price"):
-        price.epsilon(price.compose([(fixed.event(), 1), (PAPER.event(), 1)]), delta=1e-5, accountant="rdp")
+    assert price._rdp(((PAPER.event(), 300),), 1e-5)[0] == pytest.approx(1.71, abs=0.02)
 
 
 def test_without_sampling_nothing_is_amplified():
@@ -65,7 +45,7 @@ def test_without_sampling_nothing_is_amplified():
     assert epsilon(everybody, rounds=1) > 3
 
 
-@pytest.mark.parametrize("mechanism", [POISSON, FIXED, replace(POISSON, cohort=50)])
+@pytest.mark.parametrize("mechanism", [POISSON, replace(POISSON, cohort=50)])
 def test_events_read_back_from_text(mechanism):
     event = mechanism.event()
     assert price.compose([(price.from_text(price.to_text(event)), 1)]) == ((event, 1),)
@@ -79,18 +59,9 @@ def test_poisson_cohorts_are_poisson_and_sometimes_empty():
     assert any(len(rare.sample({}, stream, 5)[1]) == 0 for _ in range(100))
 
 
-def test_fixed_cohorts_have_their_size_and_are_uniform_and_are_not_poisson():
-    stream = seeded(0)("cohort")
-    cohorts = [FIXED.sample({}, stream, 50)[1] for _ in range(2000)]
-    assert {len(cohort) for cohort in cohorts} == {10}
-    assert not is_poisson_sampling(cohorts, size=50, rate=0.2)
-    hits = np.bincount(np.concatenate(cohorts), minlength=50)
-    assert abs(hits - 400).max() < 5 * math.sqrt(2000 * 0.2 * 0.8)
-
-
 def test_noise_is_refused_for_a_sum_of_another_sensitivity():
-    with pytest.raises(BadInput, match=r"sensitivity 1\.0, got a sum of 0\.5"):
-        FIXED.noise({}, seeded(0)("noise"), Bounded(torch.zeros(3), 0.5))
+    with pytest.raises(BadInput, match=r"sensitivity 0\.5, got a sum of 1\.0"):
+        POISSON.noise({}, seeded(0)("noise"), Bounded(torch.zeros(3), 1.0))
     with pytest.raises(AttributeError):
         POISSON.noise({}, seeded(0)("noise"), torch.zeros(3))
 
@@ -118,7 +89,6 @@ def test_what_is_not_finite_cannot_be_bounded(value):
         ({"clip": 0.0}, "clip > 0"),
         ({"cohort": 51}, "clients_per_round <= 50 clients, got 51"),
         ({"cohort": 0}, "cohort >= 1"),
-        ({"sampler": "shuffled"}, "sampler"),
         ({"count_std": 0.65}, "privacy.adaptive_clip.count_noise higher"),
     ],
 )
@@ -135,8 +105,6 @@ def test_the_joint_price_of_sum_and_count_is_that_of_the_paper():
     assert ADAPTIVE.event() == PAPER.event()
     together = ADAPTIVE.update_multiplier**-2 + (2 * sigma_b) ** -2
     assert together**-0.5 == pytest.approx(z)
-    fixed = replace(ADAPTIVE, sampler="fixed")  # a bit that is replaced changes the count by 1, an update the sum by 2C
-    assert (fixed.update_multiplier**-2 + sigma_b**-2) ** -0.5 == pytest.approx(z)
 
 
 def test_the_noise_on_the_sum_grows_to_pay_for_the_count():
@@ -214,10 +182,9 @@ def test_a_long_update_that_is_not_finite_or_huge_is_still_bounded_or_refused():
     assert 0.999 < float(torch.linalg.vector_norm(huge.double())) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("mechanism", [POISSON, FIXED])
-def test_a_cohort_of_another_population_than_was_priced_is_refused(mechanism):
+def test_a_cohort_of_another_population_than_was_priced_is_refused():
     with pytest.raises(BadInput, match="priced for 50 clients, got 49"):
-        mechanism.sample({}, seeded(0)("cohort"), 49)
+        POISSON.sample({}, seeded(0)("cohort"), 49)
 
 
 @pytest.mark.parametrize("size", [3, 1 << 14, (1 << 14) + 777])
