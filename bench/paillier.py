@@ -72,7 +72,8 @@ def tacit(shape: str, options: argparse.Namespace, lane: int) -> Contender:
     source.warm()
     table = time.process_time() - start
     many = store.cores()
-    spread = Randomisers(public, expected=1, workers=many)
+    spread = Randomisers(public, expected=max(1, options.parameters // lanes), workers=many)
+    spread.warm()
     holder = Randomisers(public, secret=key, expected=max(1, options.parameters // lanes), workers=1)
     holder.warm()
     values = np.random.default_rng(0).integers(0, 2**options.bits, size=count * lanes)

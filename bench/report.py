@@ -51,7 +51,8 @@ def folder(place: Path, *, rounds: int, clients: int) -> None:
     known |= {"classes": [str(label) for label in range(10)], "together": 1, "guarantee": blank.record()}
     known |= {"labels": rng.integers(0, 60, (clients, 10)).tolist(), "ledger": "ledger.db", "notes": []}
     (place / "clients.json").write_text(json.dumps(known))
-    summary = {"test_accuracy": 0.9, "rounds": rounds, "stopped": "rounds", "clients": clients, "seconds": 1.0}
+    summary = {"metric": "accuracy", "metrics": {"accuracy": {"value": 0.9}}, "test_accuracy": 0.9}
+    summary |= {"rounds": rounds, "stopped": "rounds", "clients": clients, "seconds": 1.0}
     summary |= {"sentence": sentence(blank), "guarantee": blank.record(), "uplink_bytes": 1, "downlink_bytes": 1}
     summary |= {"noise_multiplier": {"min": 1.0, "median": 2.0, "max": 3.0}, "notes": []}
     (place / "summary.json").write_text(json.dumps(summary))

@@ -90,7 +90,7 @@ def departures(experiment: Experiment) -> dict[str, Any]:
     >>> departures(Experiment(train={"rounds": 3}, run={"seed": 1}))
     {'train.rounds': 3, 'run.seed': 1}
     """
-    values, usual = experiment.model_dump(mode="json"), Experiment().model_dump(mode="json")
+    values, usual = _settings(experiment), _settings(Experiment())
     changed = {
         f"{section}.{key}": value
         for section, table in values.items()
@@ -99,6 +99,15 @@ def departures(experiment: Experiment) -> dict[str, Any]:
         if value != (usual[section] or {}).get(key)
     }
     return {key: value for key, value in changed.items() if key not in HELD_ELSEWHERE}
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    """Every setting as a site can write it: TOML has no word for an entry of a table that is not there."""
+    values, written = experiment.model_dump(mode="json"), experiment.model_dump(mode="json", exclude_none=True)
+    return {
+        name: {key: written[name].get(key) for key in table} if isinstance(table, dict) else table
+        for name, table in values.items()
+    }
 
 
 def refuse_unknown(accept: Accept, experiment: Experiment) -> None:
@@ -110,7 +119,7 @@ def refuse_unknown(accept: Accept, experiment: Experiment) -> None:
         plain = experiment.name.isprintable() and len(experiment.name) <= MOST_NAME
         name = experiment.name if plain else "without a name"
         raise Refused(f"The experiment {name} (digest {known}) is not among those that the site's {BUDGET} accepts.")
-    values = experiment.model_dump(mode="json")
+    values = _settings(experiment)
     for name, allowed in accept.settings.items():
         section, _, key = name.partition(".")
         value = values.get(section)
