@@ -42,7 +42,7 @@ def init_command(
 
     from tacit.deploy.operate.init import init
     from tacit.deploy.operate.inspect import who_opens
-    from tacit.deploy.site.deployable import OWN_FILES
+    from tacit.deploy.site.consent import OWN_FILES
 
     console = Console()
     with Console(stderr=True).status("Making keys; the safe primes of a key that is split can take a minute"):

@@ -152,7 +152,7 @@ def faults(path: Path, *, delta: float | None) -> Iterator[str]:
                 text = f"the runs of {client} have sealed epsilon {shown(epsilon)} per {unit}, more than the {limits.epsilon:g} of"
                 yield f"{text} {BUDGET}: nothing more will be charged"
 
-    from tacit.deploy.site.pay import in_words, unpaid
+    from tacit.deploy.site.agreement import in_words, unpaid
 
     paid = {
         (entry["run"], entry["attempt"].partition(":")[0] if entry["round"] == QUERY else entry["round"])

@@ -27,7 +27,7 @@ from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases, he
 from tacit.engine.start import Start, start_of
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.extras import EVALUATION, NOBODY_MALICIOUS, read_with, refuse_deployed
+from tacit.experiment.extras import EVALUATION, read_with
 from tacit.parts import models, tasks
 from tacit.parts.losses import Losses
 from tacit.parts.tasks import Task
@@ -308,14 +308,8 @@ def assemble(
     somebody else's training (`local`) that the plan must not have made its promise in. A site names itself (`own`)."""
     if experiment.train.min_clients > sampler_of(experiment, len(population)).cohort:
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {experiment.train.min_clients}.")
-    if place != "simulation" and experiment.metric.per_client:
-        raise BadInput("metric.per_client reads every client's rows, which only a simulation can: leave it out.")
     place = place if own is None else "site"
     simulated = place == "simulation"
-    if experiment.attack is not None and not simulated:
-        raise Refused(NOBODY_MALICIOUS)
-    if not simulated:
-        refuse_deployed(experiment)
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)

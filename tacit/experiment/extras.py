@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from tacit.experiment import Experiment
 
 UNPLAIN = ("momentum", "weight_decay", "proximal", "control")
-NOBODY_MALICIOUS = (
-    "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out."
-)
 
 
 class AuditSection(Section):
@@ -243,12 +240,3 @@ def refuse_personal(experiment: "Experiment") -> None:
             raise BadInput(f"[{table}] is not known to own models during training: leave it out, or personal.when.")
     pulls = {"weight_decay": train.weight_decay, "personal.strength": personal.strength}
     refuse_overshooting(train.learning_rate, train.momentum, pulls)
-
-
-def refuse_deployed(experiment: "Experiment") -> None:
-    """Refuses own models, and rows kept for them, where clients are sites of their own. Raises BadInput."""
-    if experiment.personal.kind is not None or experiment.data.own_share is not None:
-        raise BadInput(
-            "In a deployment own models ([personal], data.own_share) are each site's own choice: leave them out, and set [personal]"
-            " in the site.toml of whoever wants them."
-        )

@@ -235,7 +235,7 @@ def test_more_control_variates_than_can_be_kept_are_refused(monkeypatch):
 def test_a_site_takes_no_part_in_it():
     from redteam.lying_server import experiment
 
-    from tacit.deploy.site.deployable import read_experiment
+    from tacit.deploy.site.consent import read_experiment
 
     with pytest.raises(Refused, match=r"leave out train\.control"):
         read_experiment(experiment(train={"control": "scaffold"}).toml())

@@ -11,9 +11,10 @@ from report_runs import changed
 from rich.console import Console
 
 import tacit
-from tacit.engine.assemble import assemble, build
+from tacit.deploy.site.consent import read_experiment
+from tacit.engine.assemble import build
 from tacit.engine.history import spread
-from tacit.errors import BadInput
+from tacit.errors import BadInput, Refused
 from tacit.lab.compare import table
 from tacit.lab.compare.grid import expand, tasks_of
 from tacit.lab.compare.results import rows_of
@@ -47,9 +48,8 @@ def test_nobody_is_measured_unless_it_is_asked_for(tmp_path):
 
 
 def test_a_deployment_refuses_to_measure_clients():
-    parts = build(changed(metric={"per_client": True}))
-    with pytest.raises(BadInput, match="only a simulation can: leave it out"):
-        assemble(parts.experiment, parts.dataset, parts.population, place="server")
+    with pytest.raises(Refused, match="only a simulation can: leave it out"):
+        read_experiment(changed(metric={"per_client": True}).toml())
 
 
 @pytest.mark.parametrize("crafted", [{"values": ["high"] * 5}, {"intervals": [3]}, {"clients": 3}], ids=str)

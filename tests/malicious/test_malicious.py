@@ -9,10 +9,9 @@ import torch
 
 import tacit
 from tacit.deploy.operate.init import deployable
-from tacit.deploy.site.consent import departures
-from tacit.deploy.site.deployable import read_experiment
+from tacit.deploy.site.consent import departures, read_experiment
 from tacit.engine import malicious, trainers
-from tacit.engine.assemble import assemble, build
+from tacit.engine.assemble import build
 from tacit.engine.malicious import Among, Malice, adaptive, load, trigger_of, turned
 from tacit.engine.stacked import stacked
 from tacit.errors import BadInput, Refused
@@ -379,12 +378,9 @@ def test_in_a_deployment_and_under_an_audit_there_are_no_malicious_clients():
         deployable(chosen, "3", trial=True)
     with pytest.raises(BadInput, match=r"leave out \[attack\]"):
         prepared(chosen)
-    parts = build(chosen)
     with pytest.raises(Refused, match="in a deployment nobody is on purpose"):
         read_experiment(chosen.toml())
     assert departures(chosen)["attack.kind"] == "replacement"
-    with pytest.raises(Refused, match="in a deployment nobody is on purpose"):
-        assemble(chosen, parts.dataset, parts.population, own=0, place="server")
 
 
 def test_every_attack_that_ships_names_its_paper():

@@ -21,7 +21,8 @@ import tacit
 from tacit.data.given import Dataset
 from tacit.data.population import coins
 from tacit.deploy.operate.init import deployable
-from tacit.engine.assemble import PERSONAL, assemble, build
+from tacit.deploy.site.consent import read_experiment
+from tacit.engine.assemble import PERSONAL, build
 from tacit.engine.ledgers import population_id
 from tacit.errors import BadData, BadInput, Refused
 from tacit.parts.losses import binary_cross_entropy, cross_entropy, squared
@@ -131,15 +132,12 @@ def test_a_client_left_without_rows_to_train_on_is_named():
 
 @pytest.mark.parametrize("changes", [{}, {"personal": {}}], ids=["adapted", "kept only"])
 def test_a_server_can_neither_ask_for_own_models_nor_forbid_them(changes):
-    parts = build(asked(**changes))
     with pytest.raises(
         BadInput, match=r"each site's own choice: leave them out, and set \[personal\] in the site.toml"
     ):
-        assemble(parts.experiment, parts.dataset, parts.population, place="server")
-    with pytest.raises(
-        BadInput, match=r"each site's own choice: leave them out, and set \[personal\] in the site.toml"
-    ):
-        deployable(parts.experiment, "5", trial=True)  # before a folder is made
+        deployable(asked(**changes), "5", trial=True)  # before a folder is made
+    with pytest.raises(Refused, match="each site's own choice"):
+        read_experiment(asked(**changes).toml())
 
 
 # a run

@@ -5,7 +5,7 @@ import sqlite3
 from dataclasses import asdict
 
 import tacit
-from tacit.deploy.site.accept import asked_of
+from tacit.deploy.site.agreement import asked_of
 from tacit.deploy.site.consent import data_digest, departures
 from tacit.deploy.site.limits import make_site
 from tacit.deploy.site.requests import Roster, terms_of

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.deploy.site.pay import _release
+from tacit.deploy.site.replies import _release
 from tacit.engine.assemble import build
 from tacit.engine.canaries import COLUMNS, Canaries, file_of, sizes_of, with_canaries
 from tacit.engine.run_files import read

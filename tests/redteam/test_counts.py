@@ -13,7 +13,7 @@ from redteam.lying_server import EPSILONS, RUN, Server, experiment
 from redteam.test_server import crafted_bodies
 from statistical import has_std
 
-from tacit.deploy.site import queries, replies
+from tacit.deploy.site import replies
 from tacit.deploy.site.agreement import smallest_noise
 from tacit.deploy.site.site import UNSAID
 from tacit.engine.assemble import build
@@ -180,7 +180,7 @@ def test_whoever_asks_for_counts_before_the_last_round_gets_no_further_round(agr
 def test_a_question_that_was_only_bound_ends_the_run_as_well(agreed, monkeypatch):
     asking = agreed()
     with monkeypatch.context() as patch:
-        patch.setattr(queries, "pay_query", killed)
+        patch.setattr(replies, "pay_query", killed)
         with pytest.raises(Refused, match=UNSAID):
             count(asking)
     assert asking.charges() == []
@@ -192,11 +192,11 @@ def test_a_question_that_was_only_bound_ends_the_run_as_well(agreed, monkeypatch
     assert asking.charges() == [QUERY]
 
 
-@pytest.mark.parametrize("where", ["released", "replies.keep"])
+@pytest.mark.parametrize("where", ["released", "keep"])
 def test_a_site_killed_after_it_paid_gives_no_second_noise(agreed, monkeypatch, where):
     asking = agreed()
     with monkeypatch.context() as patch:
-        patch.setattr(f"tacit.deploy.site.queries.{where}", killed)
+        patch.setattr(f"tacit.deploy.site.replies.{where}", killed)
         with pytest.raises(Refused, match=UNSAID):
             count(asking)
     assert asking.charges() == [QUERY]
@@ -400,7 +400,7 @@ def test_a_question_for_statistics_has_no_body(agreed):
 def test_statistics_that_were_paid_for_and_lost_are_not_drawn_again(agreed, monkeypatch):
     asking = agreed(privacy={"stats": ["label"]})
     with monkeypatch.context() as patch:
-        patch.setattr(queries, "released", killed)
+        patch.setattr(replies, "released", killed)
         with pytest.raises(Refused, match=UNSAID):
             describe(asking)
     asking.restart()

@@ -18,7 +18,7 @@ from tacit.deploy.operate.init import init
 from tacit.deploy.operate.processes import free_port
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import _content, read
-from tacit.deploy.site.deployable import proposed
+from tacit.deploy.site.consent import proposed
 from tacit.deploy.site.limits import read_limits
 from tacit.deploy.site.requests import Roster
 from tacit.engine.assemble import build

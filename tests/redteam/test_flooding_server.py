@@ -24,7 +24,7 @@ from tacit.deploy.operate.certificates import make_authority, make_node_key, mak
 from tacit.deploy.server.gather import opened
 from tacit.deploy.server.messages import BODY, BYTES, WHOLE_BYTES, new_nonce, question, read
 from tacit.deploy.server.node import PIECE_BYTES, UNMET_BYTES, Account, Budget, FleetNode
-from tacit.deploy.site.accept import longest_question
+from tacit.deploy.site.agreement import longest_question
 from tacit.deploy.site.agreement import read as read_agreement
 from tacit.errors import BadInput
 

@@ -11,8 +11,8 @@ from redteam.lying_server import RUN, Server, experiment
 from redteam.test_counts import counts, killed
 
 import tacit
-from tacit.deploy.site import queries
-from tacit.deploy.site.accept import accept, asked_of
+from tacit.deploy.site import replies
+from tacit.deploy.site.agreement import accept, asked_of
 from tacit.deploy.site.limits import allow, make_site, read_limits
 from tacit.deploy.site.requests import Roster, terms_of
 from tacit.deploy.site.rows import public_rows
@@ -185,7 +185,7 @@ def test_who_has_ranges_is_not_asked_for_them_any_more(ranging):
 def test_an_answer_that_was_paid_for_and_lost_is_not_drawn_again_and_the_site_trains_on(ranging, monkeypatch):
     asking = ranging()
     with monkeypatch.context() as patch:
-        patch.setattr(queries, "released", killed)
+        patch.setattr(replies, "released", killed)
         with pytest.raises(Refused, match=UNSAID):
             asking.count()
     asking.restart()

@@ -16,7 +16,7 @@ from tacit.deploy.server.client import respond
 from tacit.deploy.server.messages import kind_of_refusal
 from tacit.deploy.server.messages import question as sent_question
 from tacit.deploy.site import agreement, layout, replies
-from tacit.deploy.site.accept import accept as real_accept
+from tacit.deploy.site.agreement import accept as real_accept
 from tacit.deploy.site.consent import code_digest
 from tacit.deploy.site.limits import allow, make_site, read_limits
 from tacit.deploy.site.site import UNSAID, Site
@@ -348,7 +348,7 @@ def test_more_sites_than_the_site_allows_are_refused_before_its_rows_are_read(se
     asking = server()
     more = {"names": ["client-0", "client-1", "c"], "sizes": [60, 60, 60], "epsilons": [1.0, 2.0, 3.0]}
     asking.budget("# most_clients = 10000", "most_clients = 2 #")
-    monkeypatch.setattr("tacit.deploy.site.accept.read_rows", lambda *args, **options: pytest.fail("they were read"))
+    monkeypatch.setattr("tacit.deploy.site.agreement.read_rows", lambda *args, **options: pytest.fail("they were read"))
     with pytest.raises(Refused, match="names 3 sites; the site allows 2"):
         asking.agree(roster=asking.roster.record() | more)
 
@@ -471,7 +471,7 @@ def test_what_costs_memory_opens_paths_or_uses_devices_is_refused_before_anythin
     def built(*args, **options):
         raise AssertionError("built")
 
-    monkeypatch.setattr("tacit.deploy.site.accept.assemble", built)
+    monkeypatch.setattr("tacit.deploy.site.agreement.assemble", built)
     with pytest.raises(Refused, match=f"{words}|is not among those"):
         asking.agree(experiment=chosen.toml())
 

@@ -11,7 +11,7 @@ from tacit.cli.ledger import faults
 from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.operate.site_page import short_up, site_data, write_site_page
 from tacit.deploy.site import agreement, layout
-from tacit.deploy.site.accept import accept
+from tacit.deploy.site.agreement import accept
 from tacit.deploy.site.limits import allow, read_limits
 from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.site import UNSAID, Site

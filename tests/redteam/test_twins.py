@@ -11,7 +11,7 @@ import pytest
 from redteam.lying_server import RUN
 
 from tacit.deploy.operate.inspect import site_findings
-from tacit.deploy.site.pay import copies
+from tacit.deploy.site.agreement import copies
 from tacit.deploy.site.site import UNSAID
 from tacit.errors import LedgerError, Refused
 from tacit.privacy.ledger.ledger import Ledger

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tacit.cli.app import app
 from tacit.deploy.operate.site_page import site_data, write_site_page
 from tacit.deploy.site import models
-from tacit.deploy.site.queries import sent
+from tacit.deploy.site.requests import sent
 from tacit.errors import BadInput
 from tacit.privacy.ledger import reader
 

@@ -13,11 +13,11 @@ from tacit.data.sources import csv
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.operate.layout import CONNECTION, Federation, app_digest, refuse_host
 from tacit.deploy.operate.processes import close, closed, free_port
-from tacit.deploy.site.deployable import OWN_FILES, refuse_undeployable, refuse_unpinned
+from tacit.deploy.site.consent import OWN_FILES, refuse_undeployable, refuse_unpinned
 from tacit.deploy.site.keys import make_keys
 from tacit.deploy.site.layout import SETTINGS, called
 from tacit.deploy.site.limits import make_site
-from tacit.deploy.site.pay import refuse_unpaid
+from tacit.deploy.site.replies import refuse_unpaid
 from tacit.deploy.site.rows import public_rows
 from tacit.engine.assemble import clients
 from tacit.engine.queries import columns_asked, judged_by

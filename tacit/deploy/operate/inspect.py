@@ -19,12 +19,12 @@ from tacit.deploy.operate.certificates import days_left, signed_by
 from tacit.deploy.operate.layout import Federation, app_digest, open_federation
 from tacit.deploy.operate.processes import reach, taken
 from tacit.deploy.operate.remaining import Short, anew, experiment_of, finished, holds_run, short_sites, unpaid
-from tacit.deploy.site.consent import absent, digest, lines_to_list
-from tacit.deploy.site.deployable import OWN_FILES, everybody, proposed, refuse_undeployable
+from tacit.deploy.site.agreement import refuse_charged_copy, refuse_renamed
+from tacit.deploy.site.consent import OWN_FILES, absent, digest, everybody, lines_to_list, proposed, refuse_undeployable
 from tacit.deploy.site.keys import FOLDER, Held, load_keys
 from tacit.deploy.site.layout import BUDGET, LEDGER, PROPOSAL, SETTINGS, own_path, read_settings, wanted
 from tacit.deploy.site.limits import Demand, Limits, hold, read_limits
-from tacit.deploy.site.pay import refuse_charged_copy, refuse_renamed, refuse_unpaid
+from tacit.deploy.site.replies import refuse_unpaid
 from tacit.deploy.site.rows import own_model, read_rows
 from tacit.engine.run_files import read
 from tacit.engine.run_folder import refuse_taken

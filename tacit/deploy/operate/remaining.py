@@ -10,7 +10,7 @@ from typing import Any
 
 from tacit import check
 from tacit.deploy.operate.layout import Federation
-from tacit.deploy.site.accept import declaration
+from tacit.deploy.site.agreement import declaration
 from tacit.deploy.site.layout import BUDGET, LEDGER, read_settings
 from tacit.deploy.site.limits import Demand, Limits, hold, read_limits
 from tacit.deploy.site.requests import Roster

@@ -43,7 +43,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from tacit.deploy.operate.processes import closed
 from tacit.deploy.server.messages import refuse_odd_part
-from tacit.deploy.site.accept import longest_question
+from tacit.deploy.site.agreement import longest_question
 from tacit.deploy.site.agreement import read as read_agreement
 from tacit.deploy.site.layout import runs
 from tacit.deploy.site.limits import read_limits

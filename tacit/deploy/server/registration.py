@@ -14,7 +14,7 @@ import tacit
 from tacit import wire
 from tacit.deploy.operate.layout import FEDERATION
 from tacit.deploy.server.gather import AGAIN_SECONDS, Heard, gather
-from tacit.deploy.site.deployable import proposed
+from tacit.deploy.site.consent import proposed
 from tacit.deploy.site.requests import MOST_ROWS, Terms
 from tacit.errors import BadInput, Refused, TacitError
 from tacit.experiment import Experiment
@@ -146,7 +146,7 @@ def _greet(
 
 
 def declaration(head: object) -> dict[str, Any]:
-    """What a site says of itself (`tacit.deploy.site.accept.declaration`), as it may be used in a roster. Raises: BadInput.
+    """What a site says of itself (`tacit.deploy.site.agreement.declaration`), as it may be used in a roster. Raises: BadInput.
 
     Guarantee: texts are short and printable, there is at least one example, and epsilon is above zero (infinity is one). Whether
     it is true nobody can check: a site's weight in the average follows from the size it declares.

@@ -25,12 +25,10 @@ from tacit.deploy.server.opening import Sites
 from tacit.deploy.server.queries import AtSites, asked_of_sites, known, learn, was_asked, with_ranges
 from tacit.deploy.server.registration import LOOK_SECONDS, Call, Registration, call_of, registered_sites
 from tacit.deploy.server.trainer import OverGrid, Status
-from tacit.deploy.site.accept import asked_of
-from tacit.deploy.site.agreement import record_of
-from tacit.deploy.site.deployable import refuse_undeployable, refuse_unpinned
+from tacit.deploy.site.agreement import asked_of, record_of
+from tacit.deploy.site.consent import refuse_undeployable, refuse_unpinned
 from tacit.deploy.site.keys import seals_of
-from tacit.deploy.site.queries import sent
-from tacit.deploy.site.requests import Roster, Terms, terms_of
+from tacit.deploy.site.requests import Roster, Terms, sent, terms_of
 from tacit.deploy.site.rows import public_rows, shape
 from tacit.engine.assemble import Parts, assemble, with_rule
 from tacit.engine.budget import BudgetTracker

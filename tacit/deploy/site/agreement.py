@@ -1,19 +1,53 @@
-"""What a site and the server agreed on when a run began. Whatever the server asks later is held against it."""
+"""A run as a site takes part in it: rows, plan, noise, price and ledger, computed here and not taken from the server.
+
+What the server sends of a run is its name, an experiment's text and a roster. From these, the site's own files and its own rows
+everything else follows (`accept`); the server's terms are compared with what came out and never used. What was agreed stands on
+disk, and whatever the server asks later is held against it.
+
+A ledger that was lost, replaced or restored from an old copy would sell the same budget twice. Four things lie beside it that it
+must not contradict: its watermark (`tacit.privacy.ledger.disk`), its population, the site's name, and every answer that is kept."""
 
 import json
+import math
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from dp_accounting import DpEvent
+
+import tacit
 from tacit import store, wire
+from tacit.data.dataset import Dataset
+from tacit.data.population import rows_mark
 from tacit.deploy.site import layout
-from tacit.deploy.site.requests import MOST_COLUMNS, Terms, ranges_of
-from tacit.errors import BadInput, Refusal, Refused
+from tacit.deploy.site.canaries import with_own_canaries
+from tacit.deploy.site.consent import OWN_FILES, proposed, read_experiment
+from tacit.deploy.site.keys import seals_of
+from tacit.deploy.site.limits import Allowed, Demand, Limits, hold
+from tacit.deploy.site.requests import MOST_COLUMNS, Roster, Terms, ranges_of, terms_of
+from tacit.deploy.site.rows import HeldOut, own_model, read_rows, shape
+from tacit.engine import trainers
+from tacit.engine.assemble import Parts, assemble
+from tacit.engine.ledgers import asked_by, population_id
+from tacit.engine.queries import columns_asked, judged_by, ranges_asked
+from tacit.engine.trainers import Trainer
+from tacit.errors import BadInput, LedgerError, Refusal, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.extras import RANGES
+from tacit.experiment.extras import EVALUATION, RANGES, STATS, shares
+from tacit.parts import models, tasks
+from tacit.privacy.ledger import disk
+from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.queries.ranges import Range, asked_ranges
+from tacit.privacy.wiring import Local
+from tacit.types import Budget, Client
+
+FLOAT_BYTES = 4
+SEALED_BYTES = 64  # a parameter's part of a ciphertext has 8 to 24 bytes; a rotation pads the model to twice its size
+AROUND_BYTES = 64 << 10  # for each site: what is said of it, and around its report
 
 
 @dataclass(frozen=True)
@@ -24,6 +58,130 @@ class Agreement:
     experiment: str
     roster: dict[str, Any]
     terms: Terms
+
+
+@dataclass(frozen=True, eq=False)
+class Accepted:
+    """A run that the site takes part in, under these limits: `accept` makes it, and other limits make it void.
+
+    `client` has the budget of the site's own file and pays; what trains and noises has the epsilon of the roster, which everybody
+    knows. `ledger` is None where the experiment promises nothing. `held` are rows that the site holds out for itself, `asked` is
+    the client with those that the experiment holds out, about which it is asked once; None where there are none.
+    """
+
+    site: Path
+    agreement: Agreement
+    limits: Limits
+    parts: Parts = field(repr=False)
+    client: Client = field(repr=False)
+    trainer: Trainer = field(repr=False)  # called by `replies.Paid` alone
+    ledger: Ledger | None = field(repr=False)
+    held: HeldOut | None = field(default=None, repr=False)
+    asked: Client | None = field(default=None, repr=False)
+
+
+def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = None, spends: bool = True) -> Accepted:
+    """Builds this site's own view of a run. `local` is training of somebody else's, on rows that Tacit never sees.
+
+    Guarantee: what can be refused without reading rows is refused before they are read, and too many local steps, or parameters
+    of a model that says its size, before a model is made. Nothing is charged. Once the rows are read, only their number and shape
+    can decide whether it succeeds. Without `spends`, a budget that is lower than the roster's is no reason to refuse.
+
+    Raises: Refused; BadInput or BadData for the site's own files; KeyRefused for its keys; LedgerError for its ledger.
+    """
+    site, text, experiment, settings = allowed.site, allowed.text, allowed.experiment, allowed.settings
+    limits, name, privacy = allowed.limits, settings["name"], experiment.privacy
+    if roster.names.count(name) != 1 or roster.delta != privacy.run_delta or roster.unit != privacy.unit_kept:
+        raise Refused(f"The server's list of sites does not hold {name} once, under the experiment's delta and unit.")
+    index = roster.names.index(name)
+    epsilon = roster.epsilons[index]
+    hold(limits, Demand(sites=len(roster.names), epsilon=epsilon if spends else None))
+    rows, held, counted = read_rows(site, experiment, settings, local=local, ranges=bound_ranges(site, run))
+    if roster.sizes[index] != len(rows.y):
+        raise Refused(f"The server's list of sites has another size for {name} than the site declared.")
+    experiment = own_model(experiment, path=layout.own_path("model", site, settings))
+    declared = models.size(
+        experiment.model.name,
+        input_shape=shape(rows),
+        classes=tasks.load(experiment, rows).answer[-1],
+        options=experiment.model.options(),
+    )
+    train, steps = experiment.train, experiment.train.steps
+    if train.local_epochs:
+        steps = math.ceil(train.local_epochs / (train.sampling_rate or min(1.0, train.batch / len(rows.y))))
+    hold(limits, Demand(steps=steps, parameters=declared))
+    population = roster.population(shape(rows))
+    seals = seals_of(experiment, site, run=run, site=name, text=text, roster=roster.record())
+    own = None if seals else index  # the shares of a sum are sized for all of its clients
+    parts = assemble(experiment, rows, population, own=own, place="site", seals=seals, local=local)
+    hold(limits, Demand(parameters=sum(parameter.numel() for parameter in parts.model.parameters())))
+    parts = with_own_canaries(site, run, parts, index, settings)
+    budget = Budget(limits.epsilon, privacy.run_delta, limits.unit)
+    client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))
+    public = replace(client, budget=replace(budget, epsilon=epsilon))  # the budget that everybody knows
+    terms = terms_of(
+        parts.algorithm.cost(client),
+        epsilon=epsilon,
+        rounds=train.rounds,
+        parameters=parts.params.numel(),
+        frozen=parts.frozen,
+        asked=asked_of(parts, index),
+    )
+    agreed = Agreement(run, text, roster.record(), terms)
+    about = None
+    if counted is not None:
+        about = replace(public, x=counted.x, y=counted.y, mark=rows_mark(counted.x, counted.y))
+    trainer = trainers.alone(parts, {index: public}, model=parts.model)
+    ledger = _own_ledger(site, parts, limits, agreed, settings)
+    return Accepted(site, agreed, limits, parts, client, trainer, ledger, held, about)
+
+
+def asked_of(parts: Parts, index: int) -> dict[str, DpEvent | None]:
+    """The queries that a client answers beside training, and what each costs it; None where nothing is promised.
+
+    Guarantee: the noise of every one of them can be drawn as it is priced. Raises: Refused.
+    """
+    try:
+        for query, asked in ((EVALUATION, judged_by), (STATS, columns_asked), (RANGES, ranges_asked)):
+            if (one := asked(parts.experiment, parts.dataset)) is not None:
+                parts.plan.queries.mechanism(query, index, l2_squared=one.l2_squared, cells=one.cells)
+    except BadInput as error:
+        raise Refused(f"What the experiment asks beside training cannot be answered: {error}") from None
+    priced = parts.plan.queries.events(index)
+    return {query: priced.get(query) for query in shares(parts.experiment)}
+
+
+def longest_question(agreed: Agreement) -> int:
+    """The bytes of the longest request that a run of this agreement has need of, rounded up.
+
+    It is the model with what a rule sends beside it (a vector for each of its directions, and a centre), or all encrypted reports.
+    """
+    experiment, sites = read_experiment(agreed.experiment), len(agreed.roster["names"])
+    parameters, options = agreed.terms.parameters, experiment.aggregate.options()
+    rank = options["rank"] if isinstance(options.get("rank"), int) else 1
+    sealed = SEALED_BYTES * parameters * sites if experiment.protect.kind == "paillier" else 0
+    return AROUND_BYTES * sites + max(FLOAT_BYTES * parameters * (2 + rank), sealed)
+
+
+def declaration(experiment: Experiment, limits: Limits, *, name: str, rows: Dataset) -> dict[str, Any]:
+    """What the server is told of a site: name, number of rows, shape of a row, number of classes, budget and versions.
+
+    Guarantee: number and shape of rows and the number of classes are all that is told of the data; they are public to the run's
+    promise. The epsilon is the smaller of what the site allows and what the experiment names for it.
+    """
+    return {
+        "site": name,
+        "examples": len(rows.y),
+        "shape": list(shape(rows)),
+        "classes": rows.classes,
+        "epsilon": min(limits.epsilon, proposed(experiment, name)),
+        "unit": limits.unit,
+        "tacit": tacit.__version__,
+        "torch": torch.__version__,
+    }
+
+
+# What was agreed, on disk.
 
 
 def refuse_other(asked: Terms, agreed: Terms) -> None:
@@ -58,11 +216,7 @@ def refuse_other(asked: Terms, agreed: Terms) -> None:
 
 
 def smallest_noise(event: str) -> float:
-    """The smallest noise multiplier in an event's text; 0 where it names none. For the words of a refusal, not for a price.
-
-    >>> smallest_noise('{"event": "gaussian", "noise_multiplier": 1.5}'), smallest_noise("")
-    (1.5, 0.0)
-    """
+    """The smallest noise multiplier in an event's text; 0 where it names none. For the words of a refusal, not for a price."""
     return min(map(float, re.findall(r'"noise_multiplier": ([0-9.eE+-]+)', event)), default=0.0)
 
 
@@ -81,9 +235,7 @@ def write(site: Path, agreement: Agreement, promise: str) -> None:
 
 
 def read(site: Path, run: str) -> Agreement | None:
-    """The agreement on a run, or None where there is none. Raises: Refused for what is no run's name; BadInput for a
-    damaged file.
-    """
+    """The agreement on a run; None where there is none. Raises: Refused for what is no run's name; BadInput for a damaged file."""
     path = layout.run_folder(site, run) / layout.AGREEMENT
     if not path.exists():
         return None
@@ -108,7 +260,6 @@ def standing(site: Path, run: str) -> Agreement:
 
 
 def record_of(ranges: Mapping[str, Range]) -> dict[str, list[float]]:
-    """Plain values for the wire and for the disk, which `requests.ranges_of` reads back."""
     return {name: list(ends) for name, ends in sorted(ranges.items())}
 
 
@@ -127,7 +278,8 @@ def bind_ranges(site: Path, agreed: Agreement, experiment: Experiment, ranges: M
         query.refuse_impossible(ranges)
     except BadInput as error:
         raise Refused(f"The server's ranges cannot be used: {error}.") from None
-    if store.create(_ranges_file(site, agreed.run), json.dumps(record_of(ranges)).encode()):
+    path = layout.run_folder(site, agreed.run) / layout.RANGES
+    if store.create(path, json.dumps(record_of(ranges)).encode()):
         return True
     if bound_ranges(site, agreed.run) != dict(ranges):
         raise Refused(
@@ -138,7 +290,7 @@ def bind_ranges(site: Path, agreed: Agreement, experiment: Experiment, ranges: M
 
 def bound_ranges(site: Path, run: str) -> dict[str, Range]:
     """The ranges that are bound for a run; none where there are none yet. Raises: BadInput where the file is damaged."""
-    path = _ranges_file(site, run)
+    path = layout.run_folder(site, run) / layout.RANGES
     if not path.exists():
         return {}
     try:
@@ -160,5 +312,107 @@ def refuse_unbound(site: Path, agreed: Agreement, *, query: str = "") -> None:
         )
 
 
-def _ranges_file(site: Path, run: str) -> Path:
-    return layout.run_folder(site, run) / layout.RANGES
+# The site's ledger, opened for one run, and held against what lies beside it.
+
+KEY, SITES = "node.pub", "sites"
+
+
+def _own_ledger(
+    folder: Path, parts: Parts, limits: Limits, agreed: Agreement, settings: dict[str, Any]
+) -> Ledger | None:
+    """The site's ledger for one run; None where the experiment promises nothing and so charges nothing.
+
+    Guarantee: over all its runs it pays at most the delta of the budget file, and for this one at most the epsilon of its terms.
+    Raises: LedgerError for a ledger that is gone, older than its watermark, of another population, charged under another name, or
+    that knows no charge for an answer beside it, and where a copy of the site was charged.
+    """
+    if not parts.plan.priced:
+        return None
+    experiment, data = parts.experiment, parts.experiment.data.name
+    # named by the data file as site.toml has it, so that a folder can move with its ledger
+    own = f"{data}:{settings.get('data')}" if data in OWN_FILES else None
+    ledger = Ledger(
+        folder / layout.LEDGER,
+        population=own or population_id(experiment, parts.population, is_deployed=parts.is_deployed),
+        run=agreed.run,
+        delta=limits.delta,
+        rounds=parts.plan.sampler.turns(None, rounds=experiment.train.rounds),
+        most_epsilon=agreed.terms.epsilon,
+        asked=asked_by(parts),
+        watermarks=(folder / disk.NAME,),
+        conditions=[parts.start.under],
+        refuse_copies=lambda ledger: refuse_charged_copy(folder, ledger.lacks),
+    )
+    refuse_renamed(ledger.path, ledger.charged(), settings["name"])
+    for run, what in unpaid(folder, lambda run, what: ledger.knows(what, run=run)):
+        raise LedgerError(
+            f"{folder} holds the answer to {in_words(what)} of run {run}, and {ledger.path} knows no charge for it: restore the"
+            f" newest copy of the ledger and of {disk.NAME}; nothing was released."
+        )
+    ledger.refuse_copies()
+    return ledger
+
+
+def refuse_charged_copy(folder: Path, lacks: Callable[[Path], bool]) -> None:
+    """Refuses a site of which a copy was charged for what its own ledger does not know; `lacks` says so of the copy's watermark.
+
+    Two folders that both answer are two ledgers on one budget. Raises: LedgerError, naming the copy.
+    """
+    for copy in copies(folder):
+        if lacks(copy / disk.NAME):
+            raise LedgerError(
+                f"{copy} has this site's node key, so one of the two is a copy, and it was charged for what this ledger does not"
+                " know: both together would spend one budget twice. Go on with that one, or delete it if it never answered"
+                " anybody. Nothing was released."
+            )
+
+
+def copies(folder: Path) -> Iterator[Path]:
+    """The folders of the same owner, beside a site or its federation, that have its node key."""
+
+    def key(site: Path) -> bytes:
+        try:
+            return (site / KEY).read_bytes()
+        except OSError:
+            return b""
+
+    mine, here = key(folder), folder.resolve()
+    if not mine:
+        return
+    places = [here.parent, here.parents[2]] if here.parent.name == SITES and len(here.parents) > 2 else [here.parent]
+    found = {
+        path.parent.resolve()
+        for place in places
+        for way in (f"*/{KEY}", f"*/{SITES}/*/{KEY}")
+        for path in place.glob(way)
+    }
+    for other in sorted(found - {here}):
+        # whoever else has a folder there knows the public half of a key, and may not keep the site from answering
+        if key(other) == mine and other.stat().st_uid == here.stat().st_uid == os.getuid():
+            yield other
+
+
+def refuse_renamed(ledger: Path, charged: Collection[str], name: str) -> None:
+    """Refuses a ledger that was charged under another name, or the same rows would have their budget again. Raises: LedgerError."""
+    others = sorted(set(charged) - {name})
+    if others:
+        raise LedgerError(
+            f"{ledger} was charged for {', '.join(others)}, and site.toml calls the site {name}: the same rows would have their"
+            " budget once more. Put the name back; other rows have a folder and a ledger of their own. Nothing was released."
+        )
+
+
+def in_words(what: int | str) -> str:
+    return f"the query {what}" if isinstance(what, str) else f"round {what + 1}"
+
+
+def unpaid(folder: Path, charged: Callable[[str, int | str], bool]) -> Iterator[tuple[str, int | str]]:
+    """(run, round), or (run, query), of every answer on a site's disk for which `charged` is False and should not be.
+
+    An answer whose agreement is gone counts as one that was to be paid for. Raises: BadInput for a damaged agreement.
+    """
+    for run, what in layout.answers(folder):
+        if not charged(run, what):
+            known = read(folder, run)
+            if known is None or known.terms.event:
+                yield run, what

@@ -23,7 +23,7 @@ from tacit.experiment.extras import refuse_unplain
 from tacit.wire import digest_of
 
 if TYPE_CHECKING:
-    from tacit.deploy.site.accept import Accepted
+    from tacit.deploy.site.agreement import Accepted
 
 SECRET_BYTES = 32
 MOST = 1 << 32  # clients, or parameters

@@ -1,25 +1,174 @@
-"""`[accept]` of `budget.toml`: what a site's people have consented to, before anything of it is built or imported."""
+"""Which experiments a site takes part in: those that can be deployed, and that `[accept]` of its budget.toml consents to.
+
+Nothing of an experiment is built, opened or imported before that. Loads no torch."""
 
 import hashlib
-import importlib.util
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from tacit import check
-from tacit.deploy.site.deployable import OWN_FILES
+from tacit import check, wire
+from tacit.data.names import FROM_DATA
 from tacit.deploy.site.layout import BUDGET, after_colon
-from tacit.errors import Refused
+from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.file import keys
 
+OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; the others are shared out for a trial
+
+
+# Which experiments can be deployed, and what they name for a site.
+
+
+@lru_cache(maxsize=16)
+def read_experiment(text: str) -> Experiment:
+    """The experiment that the server's text describes, which may be any text. Raises: Refused.
+
+    Guarantee: nothing is imported, opened or run; what is returned has a site open no path of the server's, and can be deployed.
+    """
+    try:
+        experiment = Experiment(**wire.toml_table(text, what="Its text"))
+        refuse_paths(experiment)
+        refuse_undeployable(experiment)
+        refuse_unpinned(experiment)
+        return experiment
+    except (BadInput, TypeError) as error:  # TypeError: a key that is no name of an argument
+        raise Refused(f"The server's experiment cannot be used: {str(error)[:500]}") from None
+
+
+def refuse_paths(experiment: Experiment) -> None:
+    """Refuses what would have a site open a path of the server's: its own site.toml says where rows lie. Raises: BadInput."""
+    epsilon = experiment.privacy.epsilon
+    if isinstance(epsilon, dict) and set(epsilon) == {"file"} and isinstance(epsilon["file"], str):
+        raise BadInput("A site opens no file that the server names: write the epsilons into privacy.epsilon itself.")
+    if experiment.data.name not in OWN_FILES and "path" in experiment.data.options():
+        raise BadInput("A site opens no folder that the server names: leave out data.path.")
+
+
+WATCHED = (
+    "In a deployment whoever watches the network sees who takes part in a round, and this epsilon counts on nobody's seeing it: set"
+    ' privacy.sampler = "cyclic", whose epsilon counts on no secret; or have every site in every round (leave out'
+    " train.clients_per_round and privacy.adaptive_clip); or, if nobody whom the promise is against can see the traffic or the"
+    ' server\'s log, say so by privacy.network = "unwatched".'
+)
+
+
+def refuse_undeployable(experiment: Experiment) -> None:
+    """Refuses settings that make sense in one process only, such as a common ledger. Raises: BadInput."""
+    data, privacy, options = experiment.data, experiment.privacy, experiment.data.options()
+    own, declares = data.name in OWN_FILES, "test_path" in options or options.get("test_share") == 0
+    for unfit, why in (
+        (
+            experiment.attack is not None,
+            "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out.",
+        ),
+        (
+            experiment.metric.per_client,
+            "metric.per_client reads every client's rows, which only a simulation can: leave it out.",
+        ),
+        (
+            own and data.partition != "natural",
+            'In a deployment every site has its own rows: set data.partition = "natural".',
+        ),
+        (
+            own and not declares,
+            "The server of a deployment holds no client's rows: set data.test_path to public test rows, or, where nobody has"
+            " public rows, data.test_share = 0.",
+        ),
+        (
+            own and "client_column" in options,
+            "In a deployment every site has its own file: leave out data.client_column.",
+        ),
+        (
+            own and options.get("classes") == FROM_DATA,
+            'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].',
+        ),
+        (
+            privacy.level == "maximum",
+            'In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".',
+        ),
+        (privacy.ledger is not None, "In a deployment every site keeps its own ledger: leave out privacy.ledger."),
+        (experiment.secret_cohorts and privacy.network is None, WATCHED),
+        (
+            experiment.audit.canaries is not None,
+            "In a deployment a site audits itself, and nobody else plants anything: leave out [audit], and set canaries in the"
+            " site.toml of whoever wants to.",
+        ),
+        (
+            experiment.train.control is not None,
+            "SCAFFOLD tells the clients of a round the control variates of all of them, which a deployment does not send: leave"
+            " out train.control.",
+        ),
+        (
+            experiment.protect.key_file is not None,
+            "A deployment makes its own keys, so that no file ever holds them all: leave out protect.key.",
+        ),
+        (
+            experiment.personal.kind is not None or data.own_share is not None,
+            "In a deployment own models ([personal], data.own_share) are each site's own choice: leave them out, and set [personal]"
+            " in the site.toml of whoever wants them.",
+        ),
+    ):
+        if unfit:
+            raise BadInput(why)
+
+
+def refuse_unpinned(experiment: Experiment) -> None:
+    """Refuses csv rows whose columns every site would take from its own file: one model on columns of different meaning."""
+    if experiment.data.name == "csv" and "columns" not in experiment.data.options():
+        raise BadInput(
+            "In a deployment every site reads the same columns in the same order: list them in data.columns."
+        )
+
+
+DEALT = "client-"  # how clients are named that rows are dealt out to
+
+
+def proposed(experiment: Experiment, name: str) -> float:
+    """The epsilon that an experiment names for a site; infinity where it promises nothing. Raises: Refused where it names none.
+
+    A table names sites, a list those that rows are dealt out to (`client-0`, `client-1`, ...), and one number is for everybody.
+
+    >>> proposed(Experiment(privacy={"kind": "local", "epsilon": {"north": 1.0, "coast": 3.0}}), "coast")
+    3.0
+    """
+    epsilon = experiment.privacy.epsilon
+    if isinstance(epsilon, dict):
+        own = epsilon.get(name)
+    elif isinstance(epsilon, tuple) and name.startswith(DEALT) and name.removeprefix(DEALT).isdecimal():
+        own = dict(enumerate(epsilon)).get(int(name.removeprefix(DEALT)))
+    else:
+        own = math.inf if epsilon is None else epsilon
+    if not isinstance(own, int | float):
+        raise Refused(
+            f"The experiment names no epsilon for {wire.shown(name)}: write one for every site into privacy.epsilon, as `tacit"
+            " deploy init` does."
+        )
+    return float(own)
+
+
+def everybody(experiment: Experiment, site: str, epsilon: float) -> dict[str, float] | None:
+    """All sites that a site can know from the experiment, itself among them, with its own epsilon; None if it cannot."""
+    if experiment.data.name not in OWN_FILES:
+        names = [f"{DEALT}{number}" for number in range(experiment.data.clients or 0)]
+    else:
+        names = list(experiment.privacy.epsilon) if isinstance(experiment.privacy.epsilon, dict) else []
+    return dict.fromkeys(names, epsilon) if site in names else None
+
+
+# `[accept]`: consent by digest (this very experiment) or by settings (anything within a frame).
+
 SECTION_KEYS = (*Experiment.model_fields, *keys())  # what accept.settings may name
 OPTIONS = ("aggregate.", "data.", "model.")  # tables whose other keys are the options of the part they name
+HELD_ELSEWHERE = ("name", "privacy.epsilon", "privacy.delta", "privacy.delta_share")  # no effect, or held by the limits
+MOST_NAME = 100  # characters of an experiment's name: it stands in logs
 
 
 class Accept(BaseModel):
@@ -28,9 +177,6 @@ class Accept(BaseModel):
     `settings` has a value, a list of values, or a least and a largest number for a "section.key"; whatever it does not name must
     have its default. Rows are then read only in the ways of `data` (digests of `[data]`), because whoever may choose how rows are
     read can ask about their values. `code` lists "package.module:name" = SHA-256 of its file.
-
-    >>> Accept(settings={"train.rounds": {"max": 50}, "privacy.kind": ["local"]}).experiments
-    ()
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,17 +200,6 @@ class Accept(BaseModel):
         return settings
 
 
-# Consent: by digest (this very experiment) or by settings (anything within a frame).
-
-HELD_ELSEWHERE = (
-    "name",
-    "privacy.epsilon",
-    "privacy.delta",
-    "privacy.delta_share",
-)  # no effect, or held by the limits themselves
-MOST_NAME = 100  # characters of an experiment's name: it stands in logs
-
-
 def digest(experiment: Experiment) -> str:
     """The SHA-256 of every key of an experiment, its name and its defaults included: what a site lists to accept this very one.
 
@@ -82,6 +217,10 @@ def data_digest(experiment: Experiment) -> str:
     data = experiment.data
     chosen = {"seed": experiment.seeds.data} if data.held_out is not None or data.name not in OWN_FILES else {}
     return _hash(data.model_dump(mode="json", exclude_none=True) | chosen)
+
+
+def _hash(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def departures(experiment: Experiment) -> dict[str, Any]:
@@ -111,7 +250,7 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def refuse_unknown(accept: Accept, experiment: Experiment) -> None:
-    """Refuses what is neither named by digest nor within the allowed settings. Raises: Refused."""
+    """Refuses what is neither named by digest nor within the allowed settings."""
     known = digest(experiment)
     if known in accept.experiments:
         return
@@ -124,8 +263,16 @@ def refuse_unknown(accept: Accept, experiment: Experiment) -> None:
         section, _, key = name.partition(".")
         value = values.get(section)
         value = value.get(key) if isinstance(value, Mapping) and key else value
-        if not _within(value, allowed):
-            raise Refused(f"The server asks for {name} = {value!r}; the site allows {_words(allowed)}.")
+        if isinstance(allowed, Mapping):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            within = number and allowed.get("min", value) <= value <= allowed.get("max", value)
+            ends = {"min": "least", "max": "most"}
+            words = " and ".join(f"at {ends[end]} {allowed[end]!r}" for end in sorted(allowed))
+        else:
+            values_allowed = allowed if isinstance(allowed, list) else [allowed]
+            within, words = value in values_allowed, " or ".join(map(repr, values_allowed))
+        if not within:
+            raise Refused(f"The server asks for {name} = {value!r}; the site allows {words}.")
     for name, value in departures(experiment).items():
         if name not in accept.settings:
             raise Refused(
@@ -138,36 +285,12 @@ def refuse_unknown(accept: Accept, experiment: Experiment) -> None:
         )
 
 
-def _within(value: Any, allowed: Any) -> bool:
-    if isinstance(allowed, Mapping):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and allowed.get("min", value) <= value <= allowed.get("max", value)
-    return value in allowed if isinstance(allowed, list) else value == allowed
-
-
-def _words(allowed: Any) -> str:
-    if isinstance(allowed, Mapping):
-        return " and ".join(
-            f"at {'least' if end == 'min' else 'most'} {number!r}" for end, number in sorted(allowed.items())
-        )
-    return " or ".join(repr(value) for value in allowed) if isinstance(allowed, list) else repr(allowed)
-
-
-def _hash(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
 # Nothing that a server sends is code: what an experiment names as "package.module:name" runs only if the site listed it.
 
 PLAIN = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*", re.ASCII)
 
 
-def named_code(experiment: Experiment) -> list[str]:
-    """What an experiment names as "package.module:name": whatever part of it is not Tacit's.
-
-    >>> named_code(Experiment(model={"name": "hospital.models:cnn"}, task={"loss": "hospital.losses:focal"}))
-    ['hospital.models:cnn', 'hospital.losses:focal']
-    """
+def _named_code(experiment: Experiment) -> list[str]:
     parts = (experiment.model.name, experiment.aggregate.rule, experiment.data.name, experiment.privacy.kind)
     names = (*parts, experiment.task.kind, experiment.task.loss, experiment.metric.choose)
     return [name for name in names if name is not None and ":" in name]
@@ -176,10 +299,9 @@ def named_code(experiment: Experiment) -> list[str]:
 def refuse_unlisted(listed: Mapping[str, str], experiment: Experiment) -> None:
     """Refuses code that the site does not list, that is not installed there, or whose file is another than the listed one.
 
-    Guarantee: what is not listed is not looked up at all, and the named module is not imported here; the packages above it are,
-    because Python finds a module by them. Assumes: the file does not change before the import. Raises: Refused.
+    What is not listed is not looked up at all. Assumes: the file does not change before it is imported.
     """
-    for name in named_code(experiment):
+    for name in _named_code(experiment):
         if name not in listed:
             raise Refused(
                 f"The experiment names code ({name[:100]!r}) that the site's budget.toml does not list in accept.code."
@@ -202,11 +324,8 @@ def code_digest(name: str) -> str:
     >>> code_digest("no.such.module:thing")
     ''
     """
-    try:
-        spec = importlib.util.find_spec(name.partition(":")[0])
-        return hashlib.sha256(Path(str(spec and spec.origin)).read_bytes()).hexdigest()
-    except (ImportError, OSError, ValueError, AttributeError):
-        return ""
+    file = _file(name)
+    return "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def lines_to_list(listed: Mapping[str, str], experiment: Experiment) -> dict[str, Path]:
@@ -214,15 +333,19 @@ def lines_to_list(listed: Mapping[str, str], experiment: Experiment) -> dict[str
 
     Guarantee: nothing is imported: whoever looks has not consented yet. A line says one name and one hash and no more.
     """
-    files = {name: _file(name) for name in named_code(experiment) if PLAIN.fullmatch(name)}
-    digests = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file is not None}
-    wanted = {name: found for name, found in digests.items() if listed.get(name, "").lower() != found}
-    return {f'"{name}" = "{found}"': cast(Path, files[name]) for name, found in wanted.items()}
+    files = {name: _file(name) for name in _named_code(experiment) if PLAIN.fullmatch(name)}
+    hashes = {name: code_digest(name) for name in files}
+    return {
+        f'"{name}" = "{hashes[name]}"': file
+        for name, file in files.items()
+        if file is not None and listed.get(name, "").lower() != hashes[name]
+    }
 
 
 def absent(listed: Mapping[str, str], experiment: Experiment) -> list[str]:
     """What an experiment names and the site neither lists nor has: then there is no hash to list yet. Nothing is imported."""
-    return [name for name in named_code(experiment) if name not in listed and PLAIN.fullmatch(name) and not _file(name)]
+    names = [name for name in _named_code(experiment) if name not in listed and PLAIN.fullmatch(name)]
+    return [name for name in names if not _file(name)]
 
 
 def _file(name: str) -> Path | None:

@@ -18,7 +18,6 @@ from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.reports import Members, Opener, Opens, Signer, common_hash, numbers_to_bytes
 from tacit.crypto.seal import Sealed, report_bytes
 from tacit.crypto.threshold import Share, Verification, deal
-from tacit.deploy.site.layout import openings_file
 from tacit.engine.assemble import Parts
 from tacit.errors import KeyRefused, Refused
 from tacit.experiment import Experiment
@@ -182,7 +181,7 @@ class FolderSeals:
         held, fewest = self.held, plan.noises[number].fewest
         lanes, holder = lanes_of(plan, number, held.public), None
         if held.answer is not None and held.signer is not None:
-            turns, path = () if held.verification else sorted(everybody), openings_file(self.folder, word)
+            turns, path = () if held.verification else sorted(everybody), self.folder / f"openings-{word}.db"
             holder = Opener(path, held.answer, at_least=fewest, name=held.signer.client, turns=turns)
         return Sealed(
             lanes,

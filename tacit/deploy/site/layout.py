@@ -53,7 +53,7 @@ RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
 
 
 def run_folder(site: Path, run: str) -> Path:
-    """The folder of one run, in the site's `runs/` whatever the server calls the run; nothing is made. Raises: Refused.
+    """The folder of one run; nothing is made. Raises: Refused for a name that could lead out of `runs/`.
 
     >>> run_folder(Path("north"), "../../elsewhere")
     Traceback (most recent call last):
@@ -65,29 +65,11 @@ def run_folder(site: Path, run: str) -> Path:
 
 
 def model_folder(site: Path, run: str, which: str = COMMON) -> Path:
-    """Where the model lies that a run left, or one that the site made of it. Raises: Refused, as `run_folder`."""
     return run_folder(site, run) / f"model-{which}"
-
-
-def opened_folder(site: Path, run: str, group: str) -> Path:
-    return run_folder(site, run) / f"opened-{group}"
 
 
 def counted_folder(site: Path, run: str, query: str) -> Path:
     return run_folder(site, run) / f"{COUNTED}{query}"
-
-
-def openings_file(site: Path, group: str) -> Path:
-    return site / f"openings-{group}.db"
-
-
-def round_file(folder: Path, round: int, kind: str) -> Path:
-    """The file of a round's QUESTION or ANSWER in a run's folder.
-
-    >>> round_file(Path("run"), 12, ANSWER).name
-    'round-0000012.answer'
-    """
-    return folder / f"round-{round:07d}{kind}"
 
 
 def round_of(path: Path) -> int:
@@ -100,13 +82,13 @@ def round_files(folder: Path, kind: str = "") -> list[Path]:
 
 
 def runs(site: Path) -> list[str]:
-    """The runs that the site has agreed to, by name; a folder with another name than a run's is none."""
+    """The runs that the site has agreed to, by name."""
     names = (path.parent.name for path in (site / RUNS).glob(f"*/{AGREEMENT}"))
     return sorted(name for name in names if RUN_NAME.fullmatch(name))
 
 
 def answers(site: Path) -> Iterator[tuple[str, int | str]]:
-    """(run, round) of every answer to a training question on the site's disk, then (run, query) of every counted one."""
+    """(run, round) of every answer to a training request on the site's disk, then (run, query) of every counted one."""
     for folder in sorted((site / RUNS).glob("*")):
         if RUN_NAME.fullmatch(folder.name):
             yield from ((folder.name, round_of(path)) for path in round_files(folder, ANSWER))
@@ -126,12 +108,12 @@ def promises(site: Path) -> Iterator[tuple[str, str]]:
 def left_models(site: Path) -> list[str]:
     """The runs that have left a model at this site, the newest model first."""
     files = {run: model_folder(site, run) / MODEL for run in runs(site)}
-    there = {run: file.stat().st_mtime for run, file in files.items() if file.is_file()}
-    return sorted(there, key=lambda run: there[run], reverse=True)
+    times = {run: file.stat().st_mtime for run, file in files.items() if file.is_file()}
+    return sorted(times, key=times.__getitem__, reverse=True)
 
 
 def newest(site: Path, run: str | None) -> str:
-    """The run that is meant: the one that is named, or the one whose model came last. Raises: BadInput where there is none."""
+    """The run that is named, or the one whose model came last. Raises: BadInput where it has left no model."""
     known = left_models(site)
     if not known or (run is not None and run not in known):
         which = f"that run {run} has left" if run else "of a run"
@@ -156,13 +138,13 @@ def fingerprint(site: Path, run: str) -> str:
 
 
 def due(site: Path) -> list[str]:
-    """The runs whose own models are still to be made, or made anew; none where none are wanted. Raises: BadInput."""
+    """The runs whose own models are still to be made, or made anew. Raises: BadInput."""
     if wanted(read_settings(site)).kind is None:
         return []
     return [run for run in left_models(site) if compared(site, run) is None]
 
 
-# `site.toml`. No word of `personal` decides whether a question is answered; it is checked by `wanted`.
+# `site.toml`. No word of `personal` decides whether a request is answered; it is checked by `wanted`.
 
 TEXTS = ("name", "server", "data", "model", "device")
 KEYS = (*TEXTS, "examples", "shape", "held_out", "canaries", "personal")  # the others are checked where they are used
@@ -224,16 +206,13 @@ def after_colon(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-MOST_CALLED = 100  # signs of an experiment's name in the files that are made of it
-
-
 def called(name: str) -> str:
     """An experiment's name for files where a sign of it may be code: one short line of letters, digits, spaces and `-_.`.
 
     >>> called("100% sure'; import os")
     '100_ sure__ import os'
     """
-    return "".join(sign if sign.isalnum() or sign in " -_." else "_" for sign in name[:MOST_CALLED])
+    return "".join(sign if sign.isalnum() or sign in " -_." else "_" for sign in name[:100])
 
 
 # How files are written: for the owner alone (0700, 0600) whatever the umask, whole or not at all. Kept answers of central DP carry
@@ -278,23 +257,19 @@ def alone(folder: Path) -> Iterator[None]:
 # `log.jsonl`, for the site's own people. A line is a JSON object: `time` (UTC), `verdict` (answered, refused, failed, lost, late),
 # `kind`, `run` and `round` where they are known, and `text`, which quotes no cell of their data.
 
-MOST = 2_000  # characters of a line's text
 SPOKEN = logging.getLogger("tacit.deploy.site")  # silent unless somebody listens, as `tacit deploy site` does
 
 
 def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
     """Adds a line to the log, and says it to whoever listens to `SPOKEN`.
 
-    Guarantee: on return the line has reached the disk, or was printed on standard error; nothing is raised: a full disk stops the
-    ledger, and that stops the site. The text holds no control characters, so no message can write a second line.
-
-    Assumes: `text` quotes no cell of the rows (`discreet`), and `facts` are plain (`requests.facts`).
+    Guarantee: on return the line is on disk, or was printed on standard error; nothing is raised: a full disk stops the ledger, and
+    that stops the site. Assumes: `text` quotes no cell of the rows (`discreet`), and `facts` are plain (`requests.facts`).
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     words = plain(text)
     line = json.dumps({"time": now, "verdict": verdict, **facts, "text": words})
-    which = f" round {facts['round'] + 1}" if "round" in facts else ""
-    SPOKEN.info("%s%s: %s", verdict, which, words)
+    SPOKEN.info("%s%s: %s", verdict, f" round {facts['round'] + 1}" if "round" in facts else "", words)
     try:
         store.append(folder / LOG, line)
     except OSError as error:
@@ -303,12 +278,12 @@ def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
 
 
 def plain(text: str) -> str:
-    """A text that may quote what was sent, cut to `MOST` characters, with a sign in the place of every one that is not printable.
+    """A text that may quote what was sent, cut short, with a sign in the place of every one that is not printable.
 
     >>> plain("refused\\x1b[2J")
     'refused�[2J'
     """
-    return "".join(sign if sign.isprintable() else "�" for sign in text[:MOST])
+    return "".join(sign if sign.isprintable() else "�" for sign in text[:2_000])
 
 
 class Plain(logging.Formatter):

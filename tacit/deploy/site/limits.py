@@ -1,4 +1,4 @@
-"""`budget.toml`: what a site allows, how a question is held against it, and the folder of a new site. No server sees or changes it.
+"""`budget.toml`: what a site allows, how a request is held against it, and the folder of a new site. No server sees or changes it.
 
 `Limits` is the one list: a limit is a field with its check, the words of its refusal and its line of the file. `allow` is the one
 door: it reads and applies them before every answer. A refusal repeats what the server sent and what the site's own file says."""
@@ -14,9 +14,8 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tacit import store
-from tacit.deploy.site import layout
-from tacit.deploy.site.consent import Accept, data_digest, departures, digest, refuse_unknown, refuse_unlisted
-from tacit.deploy.site.deployable import OWN_FILES, read_experiment
+from tacit.deploy.site import consent, layout
+from tacit.deploy.site.consent import OWN_FILES, Accept, read_experiment
 from tacit.deploy.site.layout import BUDGET, called, wording
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
@@ -42,7 +41,7 @@ Check = Callable[[Any, Demand], None]  # gets a limit's value and a demand, and 
 
 
 def limit(default: Any, *checks: Check, line: str = "", **rules: Any) -> Any:
-    """A limit: its default, what is held against a demand, the comment of its line in a new budget.toml, and pydantic's rules."""
+    """A limit: its default, its checks, the comment of its line in a new budget.toml, and pydantic's rules."""
     return Field(default, description=line, json_schema_extra=cast(Any, {"checks": checks}), **rules)
 
 
@@ -68,8 +67,8 @@ def _held_consent(accept: Accept, asked: Demand) -> None:
         raise Refused(
             "The experiment names a kind of privacy that is not Tacit's own: its price is nobody's theorem here."
         )
-    refuse_unknown(accept, experiment)
-    refuse_unlisted(accept.code, experiment)
+    consent.refuse_unknown(accept, experiment)
+    consent.refuse_unlisted(accept.code, experiment)
 
 
 def _held_protection(trial: bool, asked: Demand) -> None:
@@ -97,11 +96,7 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 
 
 class Limits(BaseModel):
-    """What a site allows, in the order in which it is held against a demand. A new limit is one entry here.
-
-    >>> Limits(epsilon=1.0, delta=1e-5).most_rounds
-    10000
-    """
+    """What a site allows, in the order in which it is held against a demand. A new limit is one entry here."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -148,7 +143,7 @@ class Limits(BaseModel):
 
     @property
     def budget(self) -> Budget:
-        """The limits' epsilon, delta and unit. Raises: BadInput where they are no budget."""
+        """Raises: BadInput where epsilon and delta are no budget."""
         return Budget(self.epsilon, self.delta, self.unit)
 
     @property
@@ -158,9 +153,7 @@ class Limits(BaseModel):
 
 
 def hold(limits: Limits, asked: Demand) -> None:
-    """Refuses what goes beyond the limits, as far as it is known; nothing that the experiment names is imported unless listed.
-
-    Raises: Refused, naming the first thing that is not allowed.
+    """Refuses what goes beyond the limits, as far as it is known. Raises: Refused, naming the first thing that is not allowed.
 
     >>> hold(Limits(epsilon=1.0, delta=1e-5), Demand(size=1 << 32))
     Traceback (most recent call last):
@@ -183,10 +176,7 @@ class Allowed:
 
 
 def allow(site: Path, text: str, limits: Limits, **known: Any) -> Allowed:
-    """Holds an experiment, and what else is `known` of a demand, against budget.toml and site.toml: the one door.
-
-    Raises: Refused for what they do not allow; BadInput for the site's own files.
-    """
+    """Holds an experiment, and what else is `known` of a demand, against budget.toml and site.toml. Raises: Refused, BadInput."""
     experiment, settings = read_experiment(text), layout.read_settings(site)
     hold(limits, Demand(experiment=experiment, **known))
     device = experiment.run.device
@@ -196,7 +186,7 @@ def allow(site: Path, text: str, limits: Limits, **known: Any) -> Allowed:
 
 
 def read_limits(site: Path) -> Limits:
-    """A site's budget file, as it is now. Raises: BadInput, naming the file and the key that is not understood."""
+    """`budget.toml` as it is now. Raises: BadInput, naming the file and the key that is not understood."""
     path = site / BUDGET
     values: dict[str, Any] = {}
     try:
@@ -252,12 +242,12 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
     whose = f", and where its {' and its '.join(where)} are (relative to this folder)" if where else ""
     said = {"epsilon": epsilon, "delta": experiment.privacy.delta, "unit": experiment.privacy.unit_kept}
     said |= {"trial": experiment.run.randomness == "seeded", "most_rounds": experiment.train.rounds}
-    frame = dumps({"accept.settings": {key: [value] for key, value in departures(experiment).items()}})
+    frame = dumps({"accept.settings": {key: [value] for key, value in consent.departures(experiment).items()}})
     budget = TEMPLATE.format(
         lines="\n".join(_line(key, said) for key in Limits.model_fields if key != "accept"),
-        digest=digest(experiment),
+        digest=consent.digest(experiment),
         name=called(experiment.name),
-        data=data_digest(experiment),
+        data=consent.data_digest(experiment),
         settings="\n".join(f"# {line}" for line in frame.splitlines() if " = " in line),
     )
     layout.write(folder / layout.SETTINGS, f"# Who this site is{whose}.\n{dumps(settings)}".encode())

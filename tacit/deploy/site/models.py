@@ -18,7 +18,7 @@ from tacit.data import encoder
 from tacit.data.population import row_hashes
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.agreement import bound_ranges
-from tacit.deploy.site.deployable import OWN_FILES
+from tacit.deploy.site.consent import OWN_FILES
 from tacit.deploy.site.layout import MODEL, compared, discreet, due, fingerprint, left_models, newest, note, wanted
 from tacit.deploy.site.limits import allow, read_limits
 from tacit.deploy.site.rows import HeldOut, file_rows, own_model, read_rows, shape

@@ -1,7 +1,7 @@
 """What a server may ask a site, as six frozen values: nothing behind this file meets a crafted type, size or depth.
 
-A question is a JSON object with a `kind` and exactly the parts of that kind. What it says may still be refused; what it is may
-not surprise anybody: texts are short and printable, numbers finite and in range, runs are named as folders may be."""
+A request is a JSON object with a `kind` and exactly the parts of that kind; texts are short and printable, numbers finite and in
+range, runs are named as folders may be. What it says may still be refused."""
 
 import json
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from tacit.errors import BadInput, Refused
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.ledger import NOTHING_ASKED
 from tacit.privacy.queries.ranges import Range
-from tacit.types import Unit
+from tacit.types import Message, Unit
+from tacit.wire import all_finite, pack, unpack
 
 MOST_EXPERIMENT = 1 << 17  # characters of an experiment's text
-MOST_WORDS = 500  # of a refusal that repeats parts of an experiment
 MOST_EVENT = 2_000
 MOST_HASH = 64
 MOST_ROUNDS = 10**6
@@ -34,19 +34,14 @@ MOST_NAME = 500  # characters of a column's name
 
 @dataclass(frozen=True)
 class Terms:
-    """What one round asks of a site; server and site each compute their own, from the experiment and the roster, and compare.
+    """What one round asks of a site; server and site each compute their own, from the experiment and the roster, and compare."""
 
-    `event` is the price of one release in the ledger's text, empty where nothing is promised; `epsilon` what the run may cost;
-    `parameters` the length of what trains; `frozen` the hash of what does not and never travels; `asked` the price of each query
-    that is answered beside the rounds, as JSON, empty where there are none.
-    """
-
-    event: str
-    epsilon: float
+    event: str  # the price of one release in the ledger's text, empty where nothing is promised
+    epsilon: float  # what the run may cost
     rounds: int
-    parameters: int
-    frozen: str = ""
-    asked: str = ""
+    parameters: int  # the length of what trains
+    frozen: str = ""  # the hash of what does not train and never travels
+    asked: str = ""  # the price of each query that is answered beside the rounds, as JSON
 
     @property
     def queries(self) -> dict[str, str]:
@@ -54,7 +49,7 @@ class Terms:
 
     @classmethod
     def of(cls, record: object) -> "Terms":
-        """The terms of a record from outside; `agreement.refuse_other` holds them against the agreed ones. Raises: BadInput."""
+        """The terms of a record from outside. Raises: BadInput."""
         names = ("event", "epsilon", "rounds", "parameters", "frozen", "asked")
         event, epsilon, rounds, parameters, frozen, asked = wire.fields(record, *names, what="The terms")
         return cls(
@@ -81,22 +76,19 @@ def terms_of(
     >>> terms_of(None, epsilon=1.0, rounds=3, parameters=650, asked={"evaluation": None}).queries
     {'evaluation': ''}
     """
-    queries = {query: _text(asked[query]) for query in sorted(asked)}
-    return Terms(_text(event), epsilon, rounds, parameters, frozen, json.dumps(queries) if queries else "")
 
+    def text(event: DpEvent | None) -> str:
+        return "" if event is None else price.to_text(event)
 
-def _text(event: DpEvent | None) -> str:
-    return "" if event is None else price.to_text(event)
+    queries = {query: text(asked[query]) for query in sorted(asked)}
+    return Terms(text(event), epsilon, rounds, parameters, frozen, json.dumps(queries) if queries else "")
 
 
 @dataclass(frozen=True)
 class Roster:
     """Names, sizes and epsilons of a run's sites in one order, which numbers the clients; one delta and one unit hold for all.
 
-    All of it is public among the server and the sites: noise, weights and prices are computed from it everywhere.
-
-    >>> Roster(("a", "b"), (3, 4), (1.0, 2.0), delta=1e-5).population((2,))[1].size
-    4
+    It is public among server and sites: noise, weights and prices are computed from it everywhere.
     """
 
     names: tuple[str, ...]
@@ -114,21 +106,12 @@ class Roster:
         return Population(x, y, offsets, self.names, np.array(self.epsilons), self.delta, self.unit)
 
     def record(self) -> dict[str, Any]:
-        """Plain values for the wire and for the disk, which `of` reads back.
-
-        >>> one = Roster(("a",), (3,), (1.0,), delta=1e-5)
-        >>> Roster.of(one.record()) == one
-        True
-        """
+        """Plain values for the wire and for the disk, which `of` reads back."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
     def of(cls, record: object) -> "Roster":
-        """The roster of a record from outside.
-
-        Guarantee: one site or more, each named once by a printable text, with a size and an epsilon above zero (infinity is one);
-        delta is between 0 and 1, and the unit one of the two. Raises: BadInput.
-        """
+        """The roster of a record from outside: each site named once, sizes and epsilons above zero. Raises: BadInput."""
         parts = wire.fields(record, "names", "sizes", "epsilons", "delta", "unit", what="The list of sites")
         lists = [wire.several(part, what="A column of the list of sites", most=MOST_SITES) for part in parts[:3]]
         if not lists[0] or len({len(column) for column in lists}) > 1:
@@ -153,18 +136,16 @@ class Hello:
 
 @dataclass(frozen=True)
 class Agree:
-    """Will you take part in this run, with these sites, on these terms?
-
-    `releases` is how many models a run of central DP will have released at most: more than the agreed rounds where some were
-    repeated. `ranges` are those of the run's private columns, once they are known.
-    """
+    """Will you take part in this run, with these sites, on these terms?"""
 
     run: str
     experiment: str
     roster: Roster
     terms: Terms
-    releases: int | None = None
-    ranges: dict[str, Range] | None = None
+    releases: int | None = (
+        None  # models that a run of central DP releases at most: more than its rounds where some are repeated
+    )
+    ranges: dict[str, Range] | None = None  # of the run's private columns, once they are known
 
 
 @dataclass(frozen=True)
@@ -205,9 +186,7 @@ KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in get_a
 
 
 def parse(ask: object) -> Request:
-    """The question that a message asks, read in linear time; nothing of it is imported, opened or built.
-
-    Raises: Refused for anything that is none of the six, with a part too many, too few, or of another type or size.
+    """The request that a message makes, read in linear time; nothing of it is imported, opened or built. Raises: Refused.
 
     >>> parse({"kind": "open", "run": "0" * 32, "round": 3, "group": "public"}).round
     3
@@ -228,7 +207,7 @@ def parse(ask: object) -> Request:
 
 
 def facts(ask: object) -> dict[str, Any]:
-    """What a log line says of a question before it was read: its kind, run and round, where they are plain; nothing is raised.
+    """What a log line says of a request before it was parsed: its kind, run and round, where they are plain; nothing is raised.
 
     >>> facts({"kind": "train", "round": -1, "run": "../.."})
     {'kind': 'train'}
@@ -255,11 +234,7 @@ def _run(value: object) -> str:
 
 
 def ranges_of(record: object) -> dict[str, Range]:
-    """The ranges of a record from outside: short printable names, and two finite numbers for each. Raises: BadInput.
-
-    >>> ranges_of({"chol": [0, 512.0]})
-    {'chol': (0.0, 512.0)}
-    """
+    """The ranges of a record from outside: short printable names, and two finite numbers for each. Raises: BadInput."""
     if not isinstance(record, dict) or not 0 < len(record) <= MOST_COLUMNS:
         raise BadInput(f"The ranges are not those of 1 to {MOST_COLUMNS} columns.")
     return {wire.text(name, what="A column's name", most=MOST_NAME): _range(ends) for name, ends in record.items()}
@@ -272,7 +247,31 @@ def _range(ends: object) -> Range:
     return found[0], found[1]
 
 
-READ = {  # how each part of a question is read; whatever it is not raises BadInput
+def sent(params: torch.Tensor) -> bytes:
+    """A broadcast of parameters alone."""
+    return pack(Message("server", {"params": params}))
+
+
+def read_broadcast(body: bytes, parameters: int) -> Message:
+    """The message of a round's request, whose `params` are one finite float32 vector of the agreed length. Raises: Refused.
+
+    >>> read_broadcast(sent(torch.zeros(3)), 3).tensors["params"].shape
+    torch.Size([3])
+    """
+    try:
+        received = unpack(body)
+    except BadInput as error:
+        raise Refused(f"The server's parameters cannot be read: {error}") from None
+    params = received.tensors.get("params")
+    if params is None or params.shape != (parameters,) or params.dtype != torch.float32:
+        found = "none" if params is None else f"{list(params.shape)} of {params.dtype}"
+        raise Refused(f"The server sent other parameters ({found}) than the {parameters} that were agreed.")
+    if not all_finite(params):
+        raise Refused("The server sent parameters that are not finite.")
+    return received
+
+
+READ = {  # how each part of a request is read; whatever it is not raises BadInput
     "run": _run,
     "experiment": _text_of,
     "roster": Roster.of,

@@ -17,7 +17,7 @@ from tacit.data.names import NUMBERS
 from tacit.data.population import coins
 from tacit.data.sources import csv, npz
 from tacit.data.table import NO_TEST_ROWS
-from tacit.deploy.site.deployable import OWN_FILES
+from tacit.deploy.site.consent import OWN_FILES
 from tacit.deploy.site.layout import own_path
 from tacit.engine.assemble import clients
 from tacit.errors import BadData, BadInput, Refused

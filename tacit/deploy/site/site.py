@@ -1,8 +1,8 @@
 """One site: it reads what the server asks, decides, pays its own ledger, trains, and answers.
 
-Guarantee: nothing leaves before the site's ledger has been charged for it on the site's disk. One round is one question and one
-answer (`replies`). The budget file is read and applied before every answer. Whatever goes wrong, whatever was sent, the answer is
-a refusal in words that say nothing about the rows, and the site goes on."""
+Guarantee: nothing leaves before the site's ledger has been charged for it on the site's disk. The budget file is read and applied
+before every answer. Whatever goes wrong, whatever was sent, the answer is a refusal in words that say nothing about the rows, and
+the site goes on."""
 
 import json
 import time
@@ -17,22 +17,10 @@ from safetensors.torch import save
 
 from tacit import store
 from tacit.data import encoder
-from tacit.deploy.site import agreement, canaries, keys, layout, queries, replies
-from tacit.deploy.site.accept import Accepted, accept, declaration
-from tacit.deploy.site.agreement import Agreement, refuse_other, refuse_unbound
+from tacit.deploy.site import agreement, canaries, keys, layout, replies
+from tacit.deploy.site.agreement import Accepted, Agreement, accept, declaration, refuse_other, refuse_unbound
 from tacit.deploy.site.layout import discreet, note
 from tacit.deploy.site.limits import Allowed, Demand, Limits, allow, hold, read_limits
-from tacit.deploy.site.pay import (
-    asked_for,
-    pay,
-    payable,
-    prepay,
-    promise_of,
-    refuse_out_of_turn,
-    refuse_spent,
-    refuse_unpaid_turns,
-    spent,
-)
 from tacit.deploy.site.replies import Slot
 from tacit.deploy.site.requests import (
     Agree,
@@ -45,20 +33,23 @@ from tacit.deploy.site.requests import (
     Train,
     facts,
     parse,
+    read_broadcast,
 )
 from tacit.deploy.site.rows import HeldOut, read_rows
 from tacit.engine.assemble import Parts
 from tacit.engine.evaluate import CHUNK, answered
 from tacit.engine.history import FROZEN
+from tacit.engine.queries import Evaluation, Query, columns_asked, judged_by, ranges_asked
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused, TacitError
-from tacit.experiment.extras import shares
+from tacit.experiment.extras import EVALUATION, RANGES, STATS, shares
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen
 from tacit.privacy.guarantee import shown
 from tacit.privacy.plan import kind_of
 from tacit.privacy.wiring import Local
 from tacit.training.flat import beside, flatten, named
-from tacit.wire import unpack
+from tacit.types import Client, Message
+from tacit.wire import digest_of, pack, tensor_bytes, unpack
 
 Answer = tuple[dict[str, Any], bytes]
 Decision = tuple[dict[str, Any], bytes, str]  # an answer, and the sentence that the log has of it
@@ -69,9 +60,8 @@ MOST_HELD = 2  # runs whose rows and model are in memory; any other is built aga
 class Site:
     """A site's folder, and what is loaded of the runs it takes part in. `local` is training of somebody else's (`tacit_mod`).
 
-    Making one closes the folder and what lies in it to other users; nothing else is read or written until a question comes.
-    Several processes may have the same folder: questions are answered one at a time. Nothing in memory is missed after a restart:
-    agreement, ledger and answers are files. `accepting` is how a run is built, which an audit of the site itself wraps.
+    Making one closes the folder to other users. Several processes may have the same folder: requests are answered one at a time.
+    Nothing in memory is missed after a restart. `accepting` is how a run is built, which an audit of the site itself wraps.
     """
 
     def __init__(self, folder: Path | str, *, local: Local | None = None, accepting: Callable[..., Accepted] = accept):
@@ -80,32 +70,25 @@ class Site:
         layout.tighten(self.folder)
 
     def answer(self, ask: dict[str, Any], body: bytes) -> Answer:
-        """Answers one question: `ask` is what is asked (`requests`), `body` what came along; so is what is returned.
+        """Answers one request: `ask` is what is asked (`requests`), `body` what came along; so is what is returned.
 
-        Guarantee: the ledger is charged on disk before any training whose result is returned. The same question gets the same
-        bytes for nothing, and a second question for a round none. The log has a line for every call, whatever came of it.
-
-        Assumes: nothing of what was sent: any type, size, depth or value is taken or refused.
-
-        Raises: Refused or BudgetExhausted, in words that may be told to the server; whatever else goes wrong, SystemExit and
-        MemoryError included, is one fixed sentence (`UNSAID`), and the log has its kind. Only KeyboardInterrupt passes.
+        Guarantee: the same request gets the same bytes for nothing, and a second request for a round none. The log has a line for
+        every call. Assumes nothing of what was sent: any type, size, depth or value. Raises: Refused or BudgetExhausted, in words
+        that may be told to the server; whatever else goes wrong is one fixed sentence (`UNSAID`). Only KeyboardInterrupt passes.
         """
         reply, raw, sentence = self._guarded(lambda: self._decide(ask, body), facts(ask))
         note(self.folder, verdict="answered", text=sentence, **facts(ask))
         return reply, raw
 
     def alone(self, *, run: str) -> tuple[Terms, str]:
-        """Agrees with itself, on the site's own `experiment.toml`, where the server knows nothing of Tacit.
+        """Agrees with itself, on the site's own `experiment.toml`, where the server knows nothing of Tacit; its terms and `run`.
 
-        Guarantee: its rounds are then checked, bound and paid for like any other's; the terms are the site's own, at the
-        epsilon of its budget file, with itself as the only client.
-
-        Raises: Refused where there is no `experiment.toml`, where the noise would be the server's to add, and as `answer`.
+        They are at the epsilon of its budget file, with itself as the only client. Raises: as `answer`.
         """
         return self._guarded(lambda: self._agree_alone(run), {"kind": "agree", "run": run}).terms, run
 
     def _guarded(self, work: Callable[[], Any], about: dict[str, Any]) -> Any:
-        """The boundary: out of here come results, and refusals in words that may be told. Nothing else, whatever was sent."""
+        # the boundary: out of here come results, and refusals in words that may be told; nothing else, whatever was sent
         began = time.monotonic()
         try:
             with layout.alone(self.folder):
@@ -135,7 +118,6 @@ class Site:
             note(self.folder, verdict="late", text=text, **about)
 
     def _decide(self, ask: dict[str, Any], body: bytes) -> Decision:
-        """Reads the question, holds its size against the budget file as it is now, and lets the one concerned answer."""
         asked, limits = parse(ask), read_limits(self.folder)
         if type(body) is not bytes:
             raise Refused("What came with the question is not bytes.")
@@ -166,7 +148,7 @@ class Site:
         accepted, promised = self._begin(
             asked.run, asked.experiment, asked.roster, limits, asked.terms, asked.ranges, asked.releases or 0
         )
-        terms, left, most = accepted.agreement.terms, payable(accepted), asked_for(accepted)
+        terms, left, most = accepted.agreement.terms, replies.payable(accepted), replies.asked_for(accepted)
         once = "".join(f"; its one answer to the query {query} costs {cost}" for query, cost in terms.queries.items())
         few = f" What is left of the budget pays for {left} of the {most} rounds." if left < most else ""
         known = "".join(
@@ -209,7 +191,6 @@ class Site:
         ranges: dict[str, tuple[float, float]] | None = None,
         releases: int = 0,
     ) -> tuple[Accepted, str]:
-        """The run as it will be, and its promise: every later question is held against it. Also for a run that comes back."""
         known = agreement.read(self.folder, run)
         if known is None:
             hold(limits, Demand(runs=len(layout.runs(self.folder)) + 1))
@@ -220,16 +201,15 @@ class Site:
         if terms is not None:
             refuse_other(terms, accepted.agreement.terms)
         if known is None:
-            refuse_spent(accepted)
-            refuse_unpaid_turns(accepted)
-        promise = promise_of(accepted)
+            replies.refuse_spent(accepted)
+        promise = replies.promise_of(accepted)
         agreement.write(self.folder, accepted.agreement, promise)
         if ranges is not None:
             experiment = accepted.parts.experiment
             if agreement.bind_ranges(self.folder, accepted.agreement, experiment, ranges):
                 accepted = self._accept(allowed, run, roster, local=self._local)  # which reads the rows with them
         if accepted.parts.plan.sampler.charges_all:
-            prepay(accepted, releases)
+            replies.prepay(accepted, releases)
         return self._hold(accepted), promise
 
     def _train(self, asked: Train, body: bytes, limits: Limits) -> Decision:
@@ -240,27 +220,35 @@ class Site:
         if answer is not None:
             self._current(agreed, allowed)  # raises where the ledger does not know the answer
             return {"again": True}, answer.raw, "Sent the kept answer again."
-        queries.refuse_ended(self.folder, agreed)
+        if layout.round_files(layout.counted_folder(self.folder, agreed.run, EVALUATION)):
+            # whoever asked about held-out rows called its model the last: nobody looks at them and then goes on
+            raise Refused(
+                f"The server has asked the query {EVALUATION}, which ends the run: there is no round after it."
+            )
         refuse_unbound(self.folder, agreed)
-        received = queries.read_broadcast(body, agreed.terms)
+        received = read_broadcast(body, agreed.terms.parameters)
         accepted = self._current(agreed, allowed)
-        refuse_out_of_turn(accepted, asked.round)
-        queries.refuse_odd_word(accepted, received)
+        replies.refuse_out_of_turn(accepted, asked.round)
+        try:
+            if (rule := accepted.parts.releases.rule) is not None:
+                rule.refuse(received, size=agreed.terms.parameters)
+        except BadInput as error:
+            raise Refused(f"The server's word beside the parameters cannot be used: {error}") from None
         keys.refuse_other_turn(accepted.parts, received, asked.round)
-        paid = pay(replies.bind(accepted, slot, body))
+        paid = replies.pay(replies.bind(accepted, slot, body))
         canaries.commit(accepted)
         raw, said = paid.train()
         answer = replies.keep(slot, body, raw)
         canaries.record_observation(accepted, asked.round, said)
         judge(accepted, received.tensors["params"], asked.round)
-        epsilon = spent(accepted)
+        epsilon = replies.spent(accepted)
         text = f"Trained; epsilon spent {shown(epsilon)} per {accepted.limits.unit}."
         return {"again": False, "epsilon": epsilon}, answer.raw, text
 
     def _open(self, asked: Open, body: bytes, limits: Limits) -> Decision:
         accepted = self._current(*self._standing(asked.run, limits, asked.round))
         group = keys.group_of(accepted.parts, asked.group).name
-        slot = Slot(layout.opened_folder(self.folder, asked.run, group), asked.round)
+        slot = Slot(layout.run_folder(self.folder, asked.run) / f"opened-{group}", asked.round)
         answer = replies.find(slot, body)
         if answer is not None:
             return {"again": True}, answer.raw, "Sent the kept opening again."
@@ -273,25 +261,34 @@ class Site:
         ):  # a copy has a list of openings of its own, and a ledger that it is held against
             what = f"opening of {group}, round {asked.round + 1}"
             accepted.ledger.release(what, replies.question_hash(body).hex())
-        layout.make_folder(slot.folder)
         answer = replies.keep(slot, body, raw)
         return {"again": False}, answer.raw, f"Gave its part of opening the sum of round {asked.round + 1}."
 
     def _count(self, asked: Count, body: bytes, limits: Limits) -> Decision:
+        # whether a query is answered does not depend on a row: without any the counts are zeros, with noise
         agreed, allowed = self._standing(asked.run, limits)
-        slot = queries.slot_of(self.folder, agreed, asked.query)
-        raw = queries.kept(slot, body)
+        if asked.query not in agreed.terms.queries:
+            known = " and ".join(agreed.terms.queries) or "none"
+            raise Refused(f"The server asks the query {asked.query[:40]!r}; agreed were: {known}.")
+        folder = layout.counted_folder(self.folder, agreed.run, asked.query)
+        slot = Slot(folder, 0, f"The query {asked.query}")
+        answer = replies.find(slot, body)
         accepted = self._current(agreed, allowed)  # raises where the ledger does not know the answer
-        if raw is not None:
-            return {"again": True, "epsilon": spent(accepted)}, raw, "Sent the kept counts again."
+        if answer is not None:
+            return {"again": True, "epsilon": replies.spent(accepted)}, answer.raw, "Sent the kept counts again."
         refuse_unbound(self.folder, agreed, query=asked.query)
-        raw = queries.answer(accepted, slot, asked.query, body)
-        epsilon = spent(accepted)
+        query, client, about = _counted(accepted, asked.query, body)
+        queries = accepted.parts.plan.queries
+        noise = queries.mechanism(asked.query, client.index, l2_squared=query.l2_squared, cells=query.cells)
+        bound = replies.bind(accepted, slot, body)
+        counts = replies.pay_query(bound, asked.query, client, repr(query), about).count(query, client, noise, about)
+        answer = replies.keep(slot, body, pack(Message(client.id, {"counts": torch.from_numpy(counts)})))
+        epsilon = replies.spent(accepted)
         text = f"Answered the query {asked.query}; epsilon spent {shown(epsilon)} per {accepted.limits.unit}."
-        return {"again": False, "epsilon": epsilon}, raw, text
+        return {"again": False, "epsilon": epsilon}, answer.raw, text
 
     def _keep(self, asked: Keep, body: bytes, limits: Limits) -> Decision:
-        """The model that the run left, for the site's own use: public by then, so nothing is paid, whatever is left of a budget."""
+        # the model that the run left, for the site's own use: public by then, so nothing is paid, whatever is left of a budget
         agreed = agreement.standing(self.folder, asked.run)
         refuse_unbound(self.folder, agreed)
         accepted = self._current(agreed, allow(self.folder, agreed.experiment, limits), spends=False)
@@ -307,11 +304,9 @@ class Site:
         return agreed, allow(self.folder, agreed.experiment, limits, **known)
 
     def _current(self, agreed: Agreement, allowed: Allowed, *, spends: bool = True) -> Accepted:
-        """The run of an agreement, accepted under the limits as they are now.
+        """The run of an agreement, accepted under the limits as they are now: again where they have changed, or it is forgotten.
 
-        Guarantee: where the limits have changed, or the run is not in memory, it is accepted again, which refuses what is no longer
-        allowed and opens the ledger anew. What of the model does not train is what was agreed. What does not spend is not held, for
-        its budget may be less than the run's. Raises: as `accept`.
+        What does not spend is not held, for its budget may be less than the run's. Raises: as `accept`.
         """
         held = self._held.get(agreed.run)
         if held is not None and held.limits.digest == allowed.limits.digest:
@@ -330,13 +325,27 @@ class Site:
         return accepted
 
 
+def _counted(accepted: Accepted, query: str, body: bytes) -> tuple[Query, Client, str]:
+    """What is counted, of whose rows, about which model. Only parameters are taken from a request about a model, else nothing."""
+    experiment, rows = accepted.parts.experiment, accepted.parts.dataset
+    if query == EVALUATION:  # the model that came along, judged on the rows that the experiment holds out
+        params = read_broadcast(body, accepted.agreement.terms.parameters).tensors["params"]
+        judged = judged_by(experiment, rows)
+        if judged is None or accepted.asked is None:
+            raise Refused("This run holds out no rows.")
+        return Evaluation(judged, accepted.parts, params), accepted.asked, digest_of("model", tensor_bytes(params))
+    asked = {STATS: columns_asked, RANGES: ranges_asked}[query](experiment, rows)  # of the rows that are trained on
+    if asked is None or body:
+        raise Refused(f"This run does not ask for {query}, or the question has more than its name.")
+    return asked, accepted.client, ""
+
+
 def keep_model(accepted: Accepted, body: bytes) -> Path:
     """Writes the model that a run left where `tacit predict` reads it, the parameters last of all; returns the folder.
 
-    Guarantee: nothing but finite parameters of the agreed number is taken, and no row decides whether. What stood there before,
-    a model sent earlier, is replaced. How rows are read, and which model it is, the site knows. Raises: Refused.
+    Nothing but finite parameters of the agreed number is taken: how rows are read, and which model it is, the site knows.
     """
-    params, parts = queries.read_broadcast(body, accepted.agreement.terms).tensors["params"], accepted.parts
+    params, parts = read_broadcast(body, accepted.agreement.terms.parameters).tensors["params"], accepted.parts
     folder = layout.make_folder(layout.model_folder(accepted.site, accepted.agreement.run))
     layout.write(folder / "experiment.toml", parts.experiment.toml().encode())
     layout.write(folder / encoder.NAME, encoder.text(parts.dataset.reading).encode())
@@ -346,10 +355,7 @@ def keep_model(accepted: Accepted, body: bytes) -> Path:
 
 
 def judge(accepted: Accepted, params: torch.Tensor, round: int) -> None:
-    """Writes down how the model that a round begins with does on the site's held-out rows; nothing where there are none.
-
-    Guarantee: it raises nothing; what went wrong is in the log, without anything of the rows.
-    """
+    """Writes down how the model that a round begins with does on the site's held-out rows, if there are any; raises nothing."""
     site, run, held = accepted.site, accepted.agreement.run, accepted.held
     if held is None:
         return
@@ -364,7 +370,6 @@ def judge(accepted: Accepted, params: torch.Tensor, round: int) -> None:
 
 @torch.inference_mode()
 def _measured(parts: Parts, held: HeldOut, params: torch.Tensor) -> dict[str, float | None]:
-    """Every metric of the task; None where the rows cannot tell it, as of one class."""
     names = dict.fromkeys((chosen(parts.experiment), *parts.task.metrics))
     if not len(held.y):
         return {metrics.key(name): None for name in names}

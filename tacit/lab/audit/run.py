@@ -13,7 +13,7 @@ import numpy as np
 from tacit import store
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.canaries import own_canaries
-from tacit.deploy.site.deployable import read_experiment
+from tacit.deploy.site.consent import read_experiment
 from tacit.deploy.site.layout import read_settings
 from tacit.engine.canaries import (
     FOLDER,

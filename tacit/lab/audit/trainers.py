@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from tacit.deploy.site.accept import Accepted, accept, asked_of
-from tacit.deploy.site.deployable import OWN_FILES, refuse_paths, refuse_undeployable
+from tacit.deploy.site.agreement import Accepted, accept, asked_of
+from tacit.deploy.site.consent import OWN_FILES, refuse_paths, refuse_undeployable
 from tacit.deploy.site.keys import make_keys
 from tacit.deploy.site.limits import make_site
 from tacit.deploy.site.requests import Roster, terms_of

@@ -6,8 +6,7 @@ import pytest
 import tacit
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.server import Call, serve
-from tacit.deploy.site.consent import digest
-from tacit.deploy.site.deployable import refuse_undeployable
+from tacit.deploy.site.consent import digest, refuse_undeployable
 from tacit.deploy.site.limits import Demand, Limits, hold, make_site
 from tacit.deploy.site.rows import public_rows
 from tacit.errors import BadInput, Refused, TacitError

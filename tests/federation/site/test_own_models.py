@@ -26,12 +26,11 @@ from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.operate.site_process import OwnModels, run_site
 from tacit.deploy.server.executor import answer
 from tacit.deploy.site import agreement, models
-from tacit.deploy.site.accept import accept
+from tacit.deploy.site.agreement import accept
 from tacit.deploy.site.layout import due, newest, read_settings, wanted
 from tacit.deploy.site.limits import allow, make_site, read_limits
 from tacit.deploy.site.models import at_home, evaluate, taken
-from tacit.deploy.site.queries import sent
-from tacit.deploy.site.requests import Roster
+from tacit.deploy.site.requests import Roster, sent
 from tacit.deploy.site.site import Site
 from tacit.errors import BadInput, Refused
 from tacit.personal import one

@@ -13,9 +13,8 @@ import torch
 from redteam.lying_server import RUN, Server, accept, experiment
 
 import tacit
-from tacit.deploy.site import deployable, limits
-from tacit.deploy.site.consent import digest
-from tacit.deploy.site.deployable import read_experiment
+from tacit.deploy.site import consent, limits
+from tacit.deploy.site.consent import digest, read_experiment
 from tacit.deploy.site.limits import Demand, Limits, hold, limit, make_site
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
@@ -374,8 +373,8 @@ def test_a_value_of_the_right_type_is_refused_for_what_is_wrong_with_it(server, 
 
 def test_an_experiment_is_checked_once_in_a_process_however_often_it_is_asked_about(server, monkeypatch):
     read_experiment.cache_clear()
-    checked, real = [], deployable.refuse_undeployable
-    monkeypatch.setattr(deployable, "refuse_undeployable", lambda experiment: checked.append(1) or real(experiment))
+    checked, real = [], consent.refuse_undeployable
+    monkeypatch.setattr(consent, "refuse_undeployable", lambda experiment: checked.append(1) or real(experiment))
     asking = server()
     asking.hello()
     for restart in (False, True):
