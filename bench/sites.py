@@ -48,10 +48,10 @@ def main() -> None:
             submit(made, processes, resume=False, force=False, **{"join-seconds": 600})
 
             def observe(record: dict) -> None:
-                used = [memory(processes.pid(f"site {name}")) for name in made.sites]
+                used = [memory(processes.running[f"site {name}"].pid) for name in made.sites]
                 text = f"round {record['round'] + 1}: {record['seconds']:.1f} s, {record['answered']} of {record['cohort']} sites"
                 sizes = f"a site has {statistics.mean(used):.0f} MB (at most {max(used):.0f})"
-                print(f"{text}; {sizes}, the SuperLink {memory(processes.pid('SuperLink')):.0f}", flush=True)
+                print(f"{text}; {sizes}, the SuperLink {memory(processes.running['SuperLink'].pid):.0f}", flush=True)
 
             summary = follow(made, processes, since=began, observe=observe)
             print(f"{summary['rounds']} rounds, all in {time.monotonic() - began:.0f} s", flush=True)

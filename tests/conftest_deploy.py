@@ -96,12 +96,12 @@ class Running:
         return self.processes.start(f"SuperNode {name}", command, log=folder / "site.log", cwd=folder)
 
     def kill(self, name):
-        self.processes.signal(name, signal.SIGKILL)
+        os.killpg(self.processes.running[name].pid, signal.SIGKILL)
         self.processes.stop(name)
 
     def pid(self, name):
         """The process that answers for a site."""
-        return self.processes._running[f"site {name}"].pid
+        return self.processes.running[f"site {name}"].pid
 
     def submit(self, *, resume=False, seconds=120.0, join=300.0):
         """Starts a run, setting an earlier one aside unless it is resumed. Returns when it began."""

@@ -109,8 +109,8 @@ class Memory(threading.Thread):
 
     def run(self):
         while not self._over.wait(0.25):
-            parts = {"gateway": _peak(self._processes.pid("gateway"))}
-            link = self._processes.pid("SuperLink")
+            parts = {"gateway": _peak(self._processes.running["gateway"].pid)}
+            link = self._processes.running["SuperLink"].pid
             parts |= {"SuperLink": _peak(link), "ServerApp": sum(map(_peak, descendants(link)))}
             if sum(parts.values()) > self.peak:
                 self.peak, self.parts = sum(parts.values()), {name: round(most) for name, most in parts.items()}

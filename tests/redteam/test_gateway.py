@@ -45,7 +45,9 @@ class Server:
 
     def peak(self):
         """The most memory that gateway and SuperLink ever had, in MiB."""
-        status = [Path(f"/proc/{self.processes.pid(name)}/status").read_text() for name in ("gateway", "SuperLink")]
+        status = [
+            Path(f"/proc/{self.processes.running[name].pid}/status").read_text() for name in ("gateway", "SuperLink")
+        ]
         return sum(int(text.partition("VmHWM:")[2].split()[0]) for text in status) / 1024
 
     def plain(self):
@@ -301,7 +303,7 @@ def test_a_registered_site_does_not_stall_everybody_with_thousands_of_parts_of_a
 
 
 def test_whoever_opens_silent_connections_shuts_nobody_out_and_writes_no_log(server, many_files):
-    gateway = server.processes.pid("gateway")
+    gateway = server.processes.running["gateway"].pid
     before = resource.prlimit(gateway, resource.RLIMIT_NOFILE)
     resource.prlimit(gateway, resource.RLIMIT_NOFILE, (1024, before[1]))
     joined, other, since = server.node("client-0"), server.node("client-1"), server.log.stat().st_size
@@ -325,7 +327,7 @@ def test_whoever_opens_silent_connections_shuts_nobody_out_and_writes_no_log(ser
 
 
 def test_a_gateway_without_a_free_file_says_so_in_few_lines_and_goes_on(server, many_files):
-    gateway, since = server.processes.pid("gateway"), server.log.stat().st_size
+    gateway, since = server.processes.running["gateway"].pid, server.log.stat().st_size
     before = resource.prlimit(gateway, resource.RLIMIT_NOFILE)
     resource.prlimit(gateway, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{gateway}/fd")) + 20, before[1]))
     try:

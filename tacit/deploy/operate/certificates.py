@@ -19,23 +19,20 @@ DAYS = 365
 EARLIER = datetime.timedelta(minutes=5)  # clocks differ a little
 
 
-def make_authority(folder: Path, *, name: str, days: int = DAYS) -> None:
+def make_authority(folder: Path, *, name: str) -> None:
     """Writes `ca.crt` and `ca.key` (mode 0600): a certificate authority of this federation, which signs no further authorities.
 
     Whoever has its key can pose as the federation's server: README.md says to keep it offline.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(f"Tacit federation {name}")
+    builder = _certificate(subject, subject, key, DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-    certificate = (
-        _certificate(subject, subject, key, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    builder = builder.add_extension(usage, critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     _write_private(folder / "ca.key", key)
-    (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "ca.crt").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 def make_server(folder: Path, *, hosts: tuple[str, ...], days: int = DAYS) -> None:
@@ -47,15 +44,21 @@ def make_server(folder: Path, *, hosts: tuple[str, ...], days: int = DAYS) -> No
     signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise BadInput(f"{folder / 'ca.key'} is not the key of this federation's authority.")
+
+    def alternative(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            return x509.DNSName(host)
+
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = (
-        _certificate(_name(hosts[0]), authority.subject, key, days)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
+    builder = _certificate(_name(hosts[0]), authority.subject, key, days)
+    names = x509.SubjectAlternativeName([alternative(host) for host in hosts])
+    builder = builder.add_extension(names, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    certificate = builder.add_extension(identifier, critical=False).sign(signer, hashes.SHA256())
     _write_private(folder / "server.key", key)
     (folder / "server.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -63,7 +66,7 @@ def make_server(folder: Path, *, hosts: tuple[str, ...], days: int = DAYS) -> No
 def make_node_key(folder: Path) -> None:
     """Writes `node.key` (mode 0600) and `node.pub` in OpenSSH's formats; a key that stands is overwritten."""
     key = ec.generate_private_key(ec.SECP256R1())
-    _write_private(folder / "node.key", key, form=serialization.PrivateFormat.OpenSSH)
+    _write_private(folder / "node.key", key, serialization.PrivateFormat.OpenSSH)
     encoding, form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     (folder / "node.pub").write_bytes(key.public_key().public_bytes(encoding, form) + b"\n")
 
@@ -111,17 +114,9 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
 def _write_private(
     path: Path,
     key: ec.EllipticCurvePrivateKey,
-    *,
     form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
 ) -> None:
     content = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())

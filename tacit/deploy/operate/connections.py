@@ -56,9 +56,6 @@ def parse(raw: bytes) -> Head:
 
     Guarantee: what passes can be understood in one way: lines end in CRLF, none is folded, names are tokens (RFC 9110, 5.6.2) and
     directly followed by a colon, values are printable ASCII without spaces around them.
-
-    >>> parse(b"GET /health HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n").all(b"host")
-    [b'a']
     """
     if not raw.endswith(END):
         raise BadHead(400, "it does not end")
@@ -68,22 +65,19 @@ def parse(raw: bytes) -> Head:
         raise BadHead(400, "its first line is not one of HTTP")
     if len(lines) > MOST_HEADERS:
         raise BadHead(431, f"it has more than {MOST_HEADERS} headers")
-    return Head((words[0], words[1], words[2]), tuple(_header(line) for line in lines))
-
-
-def _header(line: bytes) -> tuple[bytes, bytes]:
-    name, colon, value = line.partition(b":")
-    value = value.strip(b" \t")
-    if not colon or not NAME.fullmatch(name) or not VALUE.fullmatch(value):
-        raise BadHead(400, "a header is not one of HTTP")
-    return name.lower(), value
+    headers = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        value = value.strip(b" \t")
+        if not colon or not NAME.fullmatch(name) or not VALUE.fullmatch(value):
+            raise BadHead(400, "a header is not one of HTTP")
+        headers.append((name.lower(), value))
+    return Head((words[0], words[1], words[2]), tuple(headers))
 
 
 def body_length(head: Head, *, most: int) -> int:
-    """How long a request's body is, by its one Content-Length.
-
-    Raises: BadHead for a Transfer-Encoding (501), for no length (411), two of them or one that is no number (400), and for more
-    than `most` bytes (413): the places where a proxy and a server could see two different ends (RFC 9112, 6.3).
+    """How long a request's body is, by its one Content-Length. Raises: BadHead wherever a proxy and a server could see two
+    different ends (RFC 9112, 6.3), and for more than `most` bytes.
     """
     lengths = head.all(b"content-length")
     if head.all(b"transfer-encoding"):
@@ -96,7 +90,7 @@ def body_length(head: Head, *, most: int) -> int:
 
 
 def dumps(first: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """A head as it is sent, with its empty line. Assumes: `first` and `headers` come from `parse`, or are the program's own."""
+    """A head as it is sent, of what `parse` understood or the program's own."""
     return b"\r\n".join([first, *(name + b": " + value for name, value in headers)]) + END
 
 
@@ -108,14 +102,15 @@ Task = asyncio.Task[Any]
 
 
 class Connections:
-    """The tasks that serve connections, by who is at the other end."""
+    """The tasks that serve connections, by who is at the other end. At most `MOST_STRANGERS` strangers' and `MOST_OF_KEY` of a
+    key are left.
+    """
 
     def __init__(self) -> None:
         self._strangers: dict[Task, str] = {}  # and their addresses, the oldest first
         self._keys: defaultdict[str, dict[Task, None]] = defaultdict(dict)
 
     def add(self, task: Task, address: str) -> None:
-        """Counts a stranger's connection. Guarantee: at most `MOST_STRANGERS` are left."""
         self._strangers[task] = address
         if len(self._strangers) > MOST_STRANGERS:
             self.make_room()
@@ -128,7 +123,7 @@ class Connections:
             oldest.cancel()
 
     def prove(self, task: Task, name: str) -> None:
-        """Takes a connection for a site's from now on. Guarantee: at most `MOST_OF_KEY` of the site are left, the newest."""
+        """Takes a connection for a site's from now on."""
         if self._strangers.pop(task, None) is not None:
             own = self._keys[name]
             own[task] = None
@@ -138,7 +133,6 @@ class Connections:
                 oldest.cancel()
 
     def drop(self, task: Task) -> None:
-        """Forgets a connection that has ended."""
         self._strangers.pop(task, None)
         for own in self._keys.values():
             own.pop(task, None)
@@ -225,7 +219,6 @@ class Account:
         self._stored[key] = stored
 
     def handed(self, key: str, path: bytes, length: int) -> None:
-        """Notes what the SuperLink answered with: a message, where a site looks for one and there is any."""
         if path == ASKED and length:
             self._stored.pop(key, None)
 

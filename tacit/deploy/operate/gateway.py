@@ -66,7 +66,7 @@ async def copy(reader: Read, writer: Write, length: int, *, seconds: float) -> N
 
 
 class Line:
-    """One connection to the SuperLink, used for one request at a time; `since` is when it was used last."""
+    """One connection to the SuperLink, used for one request at a time."""
 
     def __init__(self, reader: Read, writer: Write):
         self.reader, self.writer, self.since = reader, writer, time.monotonic()
@@ -105,7 +105,6 @@ class Line:
         turn.release()
 
     def close(self) -> None:
-        """Ends the connection; one that is broken already is no error."""
         with contextlib.suppress(OSError, ssl.SSLError):
             self.writer.close()
 
@@ -120,9 +119,8 @@ class Upstream:
         self.host = f"{address}:{port}".encode()
 
     async def take(self) -> Line | None:
-        """A connection, idle for less than `FRESH_SECONDS` or new; None where the SuperLink cannot be reached.
-
-        A new one is held to the authority's certificate.
+        """A connection, idle for less than `FRESH_SECONDS` or new and held to the authority's certificate; None where there is
+        none to be had.
         """
         while self._idle:
             line = self._idle.pop()
@@ -135,7 +133,6 @@ class Upstream:
             return None
 
     def give(self, line: Line, *, keep: bool) -> None:
-        """Takes a connection back after its answer; without `keep` it is closed."""
         line.since = time.monotonic()
         if keep:
             self._idle.append(line)
@@ -193,10 +190,7 @@ class Gateway:
         self._logged, self._minute = Counter[bool](), 0
 
     async def accept(self, listening: socket.socket) -> None:
-        """Accepts connections for ever, each served by a task of its own.
-
-        Where none can be accepted, as every file of the process is in use, a stranger's is ended for it.
-        """
+        """Accepts connections for ever. Where none can be, as every file of the process is in use, a stranger's is ended for it."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -216,7 +210,13 @@ class Gateway:
         try:
             reader, writer = await secure(sock, self._context)
             try:
-                await self._requests(reader, writer, peer, task)
+                seconds = FIRST_SECONDS
+                try:
+                    while await self._request(reader, writer, task, seconds):
+                        seconds = IDLE_SECONDS
+                except BadHead as error:
+                    self.log(peer, f"refused ({error.status}): {error}")
+                    await _refuse(reader, writer, error.status)
                 writer.close()
                 await writer.wait_closed()
             finally:
@@ -228,16 +228,7 @@ class Gateway:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    async def _requests(self, reader: Read, writer: Write, peer: str, task: Task) -> None:
-        seconds = FIRST_SECONDS
-        try:
-            while await self._request(reader, writer, peer, task, seconds):
-                seconds = IDLE_SECONDS
-        except BadHead as error:
-            self.log(peer, f"refused ({error.status}): {error}")
-            await _refuse(reader, writer, error.status)
-
-    async def _request(self, reader: Read, writer: Write, peer: str, task: Task, seconds: float) -> bool:
+    async def _request(self, reader: Read, writer: Write, task: Task, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 head = parse(await reader.readuntil(END))
@@ -267,9 +258,7 @@ class Gateway:
             self._account.handed(name, target, answered)
             self.upstream.give(line, keep=keep)
         finally:
-            if (
-                line is not None and line.at_work
-            ):  # who hung up keeps its turn until the SuperLink is done with the request
+            if line is not None and line.at_work:  # who hung up keeps its turn until the SuperLink is done with it
                 ending = asyncio.create_task(line.ended(turn))
                 self._endings.add(ending)
                 ending.add_done_callback(self._endings.discard)
@@ -280,9 +269,8 @@ class Gateway:
         return keep and [value.lower() for value in head.all(b"connection")] in ([], [b"keep-alive"])
 
     def log(self, who: str, text: str) -> None:
-        """Prints a line with the time and who it is about: `SELF`, or an address.
-
-        After `LOGGED_A_MINUTE` lines about others in a minute the rest are only counted, and so are those about itself.
+        """Prints a line about `SELF` or an address. After `LOGGED_A_MINUTE` in a minute, about others or about itself, the
+        rest are counted.
         """
         minute, kind = int(time.monotonic() // 60), who == SELF
         if minute != self._minute:
@@ -320,7 +308,7 @@ async def _refuse(reader: Read, writer: Write, status: int) -> None:
 
 
 async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path, keys: Keys) -> None:
-    """Listens, over TLS 1.2 or newer with the certificate of the folder, until SIGTERM or SIGINT. Raises: OSError, ssl.SSLError."""
+    """Listens, over TLS 1.2 or newer with the certificate of the folder, until SIGTERM or SIGINT."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION

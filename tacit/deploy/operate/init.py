@@ -1,6 +1,5 @@
 """`tacit deploy init`: a folder with everything a federation needs, each part for the machine it belongs to."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import tacit
@@ -11,7 +10,7 @@ from tacit.data.csv import pinned_columns
 from tacit.data.load import source
 from tacit.data.sources import csv
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
-from tacit.deploy.operate.layout import CONNECTION, Federation, app_digest, refuse_host
+from tacit.deploy.operate.layout import CONNECTION, FILE, Federation, app_digest, refuse_host
 from tacit.deploy.operate.processes import close, closed, free_port
 from tacit.deploy.site.consent import OWN_FILES, refuse_undeployable, refuse_unpinned
 from tacit.deploy.site.keys import make_keys
@@ -24,7 +23,7 @@ from tacit.engine.queries import columns_asked, judged_by
 from tacit.errors import BadInput, BudgetExhausted
 from tacit.experiment import Experiment
 from tacit.experiment.extras import shares
-from tacit.experiment.file import refuse_passed
+from tacit.experiment.file import dumps, refuse_passed
 from tacit.privacy.distributed.kind import refuse_threshold
 from tacit.random import seeded
 
@@ -52,9 +51,7 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
 
     Guarantee: all of it is readable by its owner only, and no name in the experiment becomes code, consent or a path in it. The
     experiment, which is judged before anything is written, names every site's epsilon; its budget file begins with that and
-    accepts this experiment alone. With `trial` seeded noise is kept, which protects nothing.
-
-    Assumes: whoever runs it is trusted with all keys: it makes the authority's, the nodes' and, for encrypted sums, the clients'.
+    accepts this experiment alone. Assumes: whoever runs it is trusted with all keys.
 
     Raises: BadInput where the folder is not empty, and as `deployable` and `site_budgets`; BudgetExhausted for a schedule that a
     site's budget does not pay for.
@@ -64,7 +61,9 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     refuse_host(host)
     experiment = deployable(experiment, sites, trial=trial)
     limits = site_budgets(experiment, sites)
-    experiment = with_epsilons(experiment, limits)
+    if experiment.privacy.epsilon is not None:  # all agree to it, and the server refuses who declares more
+        values = experiment.model_dump(exclude_none=True)
+        experiment = Experiment(**values | {"privacy": values["privacy"] | {"epsilon": dict(limits)}})
     for name in limits:  # what the sites would refuse when they are asked to agree
         try:
             refuse_unpaid(experiment, limits, delta=experiment.privacy.delta, site=name)
@@ -77,14 +76,20 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     make_server(server, hosts=tuple(dict.fromkeys((host, "127.0.0.1", "localhost"))))
     names = {"name": experiment.name, "host": host, "sites": tuple(limits), "folder": folder.resolve()}
     federation = Federation(**names, port=port, inner_port=free_port(), app_sha256="")
+    (server / "nodes").mkdir()
     for site, epsilon in limits.items():
-        make_site(federation.site(site), experiment, name=site, epsilon=epsilon)
-        _connect(federation, site)
+        own = federation.site(site)
+        make_site(own, experiment, name=site, epsilon=epsilon)
+        make_node_key(own)
+        federation.public_key(site).write_bytes((own / "node.pub").read_bytes())
+        (own / "ca.crt").write_bytes((server / "ca.crt").read_bytes())
+        with (own / SETTINGS).open("a", encoding="utf-8") as file:
+            file.write(f'server = "{federation.address}"\n')
     if experiment.protect.kind == "paillier":
         make_keys(experiment, server, {site: federation.site(site) for site in limits})
     _write_app(federation, experiment)
     federation = federation.model_copy(update={"app_sha256": app_digest(federation.app)})
-    federation.write()
+    (folder / FILE).write_text(dumps(federation.model_dump(mode="json")), "utf-8")
     federation.write_flower()
     write_services(federation)
     (folder / "README.md").write_text(readme(federation, experiment), "utf-8")
@@ -95,8 +100,8 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
 def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
     """The experiment as it is deployed: as many clients as sites, and, unless `trial`, the operating system's noise.
 
-    A threshold that is left out becomes the smallest that holds against `privacy.colluding` sites; columns are pinned as the public
-    test rows have them. Raises: BadInput for what cannot be deployed, and names where rows are dealt out; BadData.
+    A threshold that is left out becomes the smallest that holds against `privacy.colluding` sites. Raises: BadInput for what
+    cannot be deployed, and names where rows are dealt out; BadData.
     """
     refuse_passed(experiment)
     values = experiment.model_dump(exclude_none=True)
@@ -125,9 +130,8 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
 
 
 def with_public_rows(experiment: Experiment) -> Experiment:
-    """The experiment, of csv or npz, with its test rows at an absolute path, and its columns listed as they have them.
-
-    Raises: BadData where the test rows cannot be read; BadInput where there are none and the columns are not listed.
+    """The experiment with its test rows at an absolute path, and its columns listed as they have them. Raises: BadData;
+    BadInput.
     """
     data = experiment.data
     files = source(data)
@@ -162,26 +166,8 @@ def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
     return dict(zip(names, budgets(spec, clients=len(names), rng=rng, names=names).tolist(), strict=True))
 
 
-def with_epsilons(experiment: Experiment, limits: Mapping[str, float]) -> Experiment:
-    """The experiment with every site's epsilon as a number: all agree to it, and the server refuses who declares more."""
-    if experiment.privacy.epsilon is None:
-        return experiment
-    values = experiment.model_dump(exclude_none=True)
-    return Experiment(**values | {"privacy": values["privacy"] | {"epsilon": dict(limits)}})
-
-
 def _plain(name: str) -> bool:
     return bool(name) and name.replace("-", "").replace("_", "").isalnum() and name.isascii()
-
-
-def _connect(federation: Federation, name: str) -> None:
-    folder = federation.site(name)
-    make_node_key(folder)
-    federation.public_key(name).parent.mkdir(exist_ok=True)
-    federation.public_key(name).write_bytes((folder / "node.pub").read_bytes())
-    (folder / "ca.crt").write_bytes((federation.server / "ca.crt").read_bytes())
-    with (folder / SETTINGS).open("a", encoding="utf-8") as file:
-        file.write(f'server = "{federation.address}"\n')
 
 
 def _write_app(federation: Federation, experiment: Experiment) -> None:
@@ -196,37 +182,30 @@ def _write_app(federation: Federation, experiment: Experiment) -> None:
     (package / "experiment.toml").write_text(experiment.toml(), "utf-8")
 
 
-# What is written for people and their machines (`templates/`).
-
-
 def template(name: str, /, **words: object) -> str:
-    """A template with its words filled in."""
     return Path(__file__).with_name("templates").joinpath(name).read_text("utf-8").format(**words)
 
 
 def readme(federation: Federation, experiment: Experiment) -> str:
     """The README's text for one federation: its sites, address and ports, and who can open its sums. Paths are relative to it."""
-    kind, sites = experiment.data.name, federation.sites
+    kind, sites, count, keys = experiment.data.name, federation.sites, len(federation.sites), ""
+    if experiment.protect.kind == "paillier":
+        t = experiment.protect.threshold or 1
+        few = f", and with {count - t + 1} of them lost no sum can be opened any more"
+        lost = few if t < count else ", and every one is needed"
+        keys = template("keys-common.md") if t == 1 else template("keys-split.md", t=t, n=count, lost=lost)
     return template(
         "README.md",
         name=called(federation.name),
-        count=len(sites),
+        count=count,
         address=federation.address,
         port=federation.port,
         inner=federation.inner_port,
         connection=CONNECTION,
-        keys=_keys(experiment, len(sites)) if experiment.protect.kind == "paillier" else "",
+        keys=keys,
         data=OWN_ROWS.format(kind=kind) if kind in OWN_FILES else "",
         sites="\n".join(f"    tacit deploy check sites/{name} && tacit deploy site sites/{name}" for name in sites),
     )
-
-
-def _keys(experiment: Experiment, sites: int) -> str:
-    t = experiment.protect.threshold or 1
-    if t == 1:
-        return template("keys-common.md")
-    few = f", and with {sites - t + 1} of them lost no sum can be opened any more"
-    return template("keys-split.md", t=t, n=sites, lost=few if t < sites else ", and every one is needed")
 
 
 def write_services(federation: Federation) -> None:
@@ -235,23 +214,18 @@ def write_services(federation: Federation) -> None:
     Guarantee: no file names a place of this machine, and none holds a secret. The commands are those that a person types.
     """
     name, port = called(federation.name), federation.port
-    server = {
-        "title": f"The server of {name}, a federation by Tacit",
-        "about": "README.md",
-        "secret": "what sites have sent",
-    }
-    server |= {"publish": f"--publish {port}:{port} ", "expose": f"EXPOSE {port}\n"}
-    _write_service(federation.folder, "server", image="tacit-server", home="federation", **server)
+    public = {"publish": f"--publish {port}:{port} ", "expose": f"EXPOSE {port}\n", "about": "README.md"}
+    private = {"publish": "", "expose": "", "about": "budget.toml", "secret": "rows"}
+    title = f"The server of {name}, a federation by Tacit"
+    server = {"image": "tacit-server", "title": title, "secret": "what sites have sent", "home": "federation"}
+    units = [(federation.folder, "server", server | public)]
     for site in federation.sites:
-        words = {"title": f"Site {site} of {name}, a federation by Tacit", "about": "budget.toml", "secret": "rows"}
-        words |= {"publish": "", "expose": ""}
-        _write_service(federation.site(site), "site", image=f"tacit-site-{site.lower()}", home=site, **words)
-
-
-def _write_service(folder: Path, command: str, *, image: str, home: str, **words: str) -> None:
-    unit = f"{image}.service"
-    words |= {"command": command, "image": image, "unit": unit, "folder": f"{STATE}/{home}", "program": PROGRAM}
-    words |= {"state": STATE, "volume": VOLUME, "user": str(USER), "version": tacit.__version__}
-    (folder / SERVICES).mkdir(mode=0o700)
-    (folder / SERVICES / unit).write_text(template("unit.service", **words), "utf-8")
-    (folder / SERVICES / "Containerfile").write_text(template("Containerfile", **words), "utf-8")
+        words = {"image": f"tacit-site-{site.lower()}", "title": f"Site {site} of {name}, a federation by Tacit"}
+        units.append((federation.site(site), "site", words | private | {"home": site}))
+    common = {"program": PROGRAM, "state": STATE, "volume": VOLUME, "user": str(USER), "version": tacit.__version__}
+    for folder, command, words in units:
+        unit = f"{words['image']}.service"
+        words |= common | {"command": command, "unit": unit, "folder": f"{STATE}/{words['home']}"}
+        (folder / SERVICES).mkdir(mode=0o700)
+        (folder / SERVICES / unit).write_text(template("unit.service", **words), "utf-8")
+        (folder / SERVICES / "Containerfile").write_text(template("Containerfile", **words), "utf-8")

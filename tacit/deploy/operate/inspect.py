@@ -16,7 +16,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import tacit
 from tacit.crypto import keys
 from tacit.deploy.operate.certificates import days_left, signed_by
-from tacit.deploy.operate.layout import Federation, app_digest, open_federation
+from tacit.deploy.operate.layout import Federation, app_digest, open_federation, refuse_keyless
 from tacit.deploy.operate.processes import reach, taken
 from tacit.deploy.operate.remaining import Short, anew, experiment_of, finished, holds_run, short_sites, unpaid
 from tacit.deploy.site.agreement import refuse_charged_copy, refuse_renamed
@@ -46,7 +46,7 @@ HERE = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the check: something that is in order, something to know, or something that is wrong and what to do about it."""
+    """One line of the check."""
 
     text: str
     wrong: bool = False
@@ -71,18 +71,22 @@ def findings(folder: Path) -> Iterator[Finding]:
         except TacitError as error:  # everything below reads it, and would say the same again
             yield _wrong(f"{folder.resolve().name}: {error}")
             return
-        yield from site_findings(folder, experiment=proposal(folder))
+        path = folder / PROPOSAL
+        yield from site_findings(folder, experiment=Experiment.load(path) if path.is_file() else None)
         yield from own_keys(folder)
-        yield from _server_of(folder)
+        yield from _caught("", _server_of(folder))
         return
     federation = open_federation(folder)
     experiment = experiment_of(federation)
     yield from _version()
     yield from _certificates(federation)
-    yield from _told("", _app(federation))
+    yield from _caught("", _app(federation))
     yield from _node_keys(federation)
     yield from who_opens(federation, experiment)
-    epsilons = _epsilons(federation)
+    try:
+        epsilons = {name: read_limits(federation.site(name)).epsilon for name in federation.sites}
+    except BadInput:
+        epsilons = None  # a folder is elsewhere, or damaged: each site says itself what is wrong with its own
     for name in federation.sites:
         if federation.site(name).exists():
             yield from site_findings(federation.site(name), experiment=experiment, epsilons=epsilons)
@@ -91,7 +95,7 @@ def findings(folder: Path) -> Iterator[Finding]:
     short = short_sites(federation, experiment)
     for one in short:  # with a run in results/ that is as it should be: it was paid for
         yield Finding(one.text, wrong=not holds_run(federation), note=True)
-    yield from _told("", _results(federation, short))
+    yield from _caught("", _results(federation, short))
     yield from _port(federation)
 
 
@@ -99,8 +103,8 @@ def _wrong(text: str) -> Finding:
     return Finding(text, wrong=True)
 
 
-def _told(whose: str, found: Iterator[Finding]) -> Iterator[Finding]:
-    """What is found, up to the first refusal, which is a finding too."""
+def _caught(whose: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    # up to the first refusal, which is a finding too
     try:
         yield from found
     except (TacitError, OSError, ValueError) as error:
@@ -116,22 +120,13 @@ def _version() -> Iterator[Finding]:
         yield _wrong(str(error))
 
 
-# One site: its budget, the experiment it is asked for, its rows, and the way to its server.
-
-
-def proposal(folder: Path) -> Experiment | None:
-    """The experiment that the site was asked for, or None where its folder does not hold it. Raises: BadInput."""
-    path = folder / PROPOSAL
-    return Experiment.load(path) if path.is_file() else None
-
-
 def site_findings(
     folder: Path, *, experiment: Experiment | None, epsilons: Mapping[str, float] | None = None
 ) -> Iterator[Finding]:
     """A site's budget and what is spent of it, whether it accepts the experiment and pays for its turns in it, and its rows.
 
-    `epsilons` are all sites' budgets, where whoever asks knows them. Rows are read only for what the budget file accepts.
-    What is wrong with them may quote a cell: it is for the site's own people.
+    `epsilons` are all sites' budgets, where they are known. What is wrong with rows may quote a cell: it is for the site's own
+    people.
     """
     name = folder.resolve().name
     try:
@@ -153,10 +148,14 @@ def site_findings(
     yield Finding(f"{name}: {budget}{paid}{accepted}{_granted(experiment, limits, name)}")
     if own is not None:
         yield Finding(f"{name}: makes its own models by {own} when a run has ended, for itself; no server is told")
-    if experiment is not None:
-        yield from _asked(experiment, limits, name)
-        yield from _told(f"{name}: ", _weights(folder, experiment, settings))
-        yield from _told(f"{name}: ", _rows(folder, experiment, settings))
+    if experiment is None:
+        return
+    for query, share in shares(experiment).items():
+        costs = f"for at most epsilon {shown(share * min(limits.epsilon, proposed(experiment, name)))}, {PAID[SIDES[query]]}"
+        how = costs if getattr(kind_of(experiment).plans, "priced", True) else "without noise"
+        yield Finding(f"{name}: is asked once, beside training, for {WORDS[query]}, {how}")
+    yield from _caught(f"{name}: ", _weights(folder, experiment, settings))
+    yield from _caught(f"{name}: ", _rows(folder, experiment, settings))
 
 
 def _granted(experiment: Experiment | None, limits: Limits, name: str) -> str:
@@ -171,7 +170,7 @@ def _granted(experiment: Experiment | None, limits: Limits, name: str) -> str:
 
 
 def _to_list(folder: Path, experiment: Experiment | None) -> str:
-    """The lines to paste where the experiment names code that the site has and its budget file does not list as it is."""
+    # what to paste where the experiment names code that the site has and its budget file does not list as it is
     if experiment is None:
         return ""
     try:
@@ -184,14 +183,6 @@ def _to_list(folder: Path, experiment: Experiment | None) -> str:
         f" Whoever has read {file} and trusts it writes this line below [accept.code] in {folder / BUDGET}: {line}"
         for line, file in lines.items()
     )
-
-
-def _asked(experiment: Experiment, limits: Limits, name: str) -> Iterator[Finding]:
-    for query, share in shares(experiment).items():
-        most = min(limits.epsilon, proposed(experiment, name))
-        costs = f"for at most epsilon {shown(share * most)}, {PAID[SIDES[query]]}"
-        how = costs if getattr(kind_of(experiment).plans, "priced", True) else "without noise"
-        yield Finding(f"{name}: is asked once, beside training, for {WORDS[query]}, {how}")
 
 
 def _weights(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> Iterator[Finding]:
@@ -229,9 +220,9 @@ def _spent(folder: Path, limits: Limits, name: str) -> str:
 
 
 def _server_of(folder: Path) -> Iterator[Finding]:
-    """What a site sees of its server: its certificate, whether it is reached under it, what strangers may do there, its clock."""
     authority = folder / "ca.crt"
     yield _lasting(authority)
+    refuse_keyless(folder)
     address = str(read_settings(folder).get("server", ""))
     host, _, port = address.rpartition(":")
     why = reach(host, int(port), authority=authority) if port.isdecimal() else "site.toml names no server"
@@ -253,9 +244,8 @@ def _server_of(folder: Path) -> Iterator[Finding]:
 
 
 def control_findings(host: str, port: int, *, authority: Path) -> Iterator[Finding]:
-    """Asks a server, as anybody could, for the list of its runs, which it must refuse.
-
-    A server that answers is one where whoever reaches the port can start programs. The request has no body and changes nothing.
+    """Asks a server, as anybody could, for the list of its runs, which it must refuse: else whoever reaches it can start
+    programs.
     """
     address, request = f"{host}:{port}", Request(f"https://{host}:{port}/v1/control/list-runs", data=b"", method="POST")
     request.add_header("Content-Type", "application/protobuf")
@@ -289,14 +279,11 @@ def _lasting(path: Path) -> Finding:
     return Finding(f"{path.name} is valid for {left:.0f} days{': renew it soon' if left < SOON_DAYS else ''}")
 
 
-# Encrypted sums: who can open them, and whether everybody has what is theirs, and no more.
-
-
 def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator[Finding]:
-    """What is wrong with the keys of a federation, as far as they are on this machine; else who opens its sums.
+    """What is wrong with the keys of a federation, as far as they are on this machine; else who opens its encrypted sums.
 
     Looked for: keys that are missing, damaged or of another federation, members that differ between folders, a site's secret at
-    the server, and the whole key at a site where it should be split. Nothing where sums are not encrypted.
+    the server, and the whole key at a site where it should be split.
     """
     if experiment is None or experiment.protect.kind != "paillier":
         return
@@ -311,7 +298,7 @@ def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator
     ]
     wrong = [_wrong(f"{path} belongs to a site: the server must not have it, so make new keys.") for path in secrets]
     for name in sites:
-        wrong += _told(f"{name}: ", _keys_of(federation.site(name) / FOLDER, name, server, threshold=t, sites=sites))
+        wrong += _caught(f"{name}: ", _keys_of(federation.site(name) / FOLDER, name, server, threshold=t, sites=sites))
     yield from wrong
     if not wrong and t > 1:
         yield Finding(f"Sums are opened by {t} of {len(sites)} sites together; no site holds the key")
@@ -321,7 +308,7 @@ def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator
 
 def own_keys(folder: Path) -> Iterator[Finding]:
     """The same for one site, which knows only its own folder: whether its keys belong together, and how many sites open."""
-    return _told("", _own_keys(folder / FOLDER, folder))
+    return _caught("", _own_keys(folder / FOLDER, folder))
 
 
 def _own_keys(own: Path, folder: Path) -> Iterator[Finding]:
@@ -345,9 +332,6 @@ def _keys_of(folder: Path, name: str, server: Held, *, threshold: int, sites: tu
     if threshold > 1 and (folder / keys.SECRET_FILE).exists():
         text = "is the whole key, with which one site opens everything: destroy it"
         yield _wrong(f"{name}: {folder / keys.SECRET_FILE} {text}.")
-
-
-# A federation.
 
 
 def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
@@ -414,15 +398,7 @@ def _node_keys(federation: Federation) -> Iterator[Finding]:
         yield Finding(f"{len(seen)} sites with a node key each")
 
 
-def _epsilons(federation: Federation) -> dict[str, float] | None:
-    try:
-        return {name: read_limits(federation.site(name)).epsilon for name in federation.sites}
-    except BadInput:
-        return None  # a folder is elsewhere, or damaged: each site says itself what is wrong with its own
-
-
 def _results(federation: Federation, short: Sequence[Short]) -> Iterator[Finding]:
-    """Whether a run stands in results/ already, and what `up` would do with it."""
     results, other = federation.results, "`up --force` sets it aside and starts anew (what it spent stays spent)"
     if short:
         other = f"a new one is refused while {', '.join(one.site for one in short)} cannot pay for it"

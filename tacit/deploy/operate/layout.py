@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tacit.check import shown
 from tacit.deploy.site.layout import SETTINGS, wording
 from tacit.errors import BadInput
-from tacit.experiment.file import dumps
 
 APP_FILES = ("pyproject.toml", "tacit_app/__init__.py", "tacit_app/client_app.py", "tacit_app/server_app.py",
              "tacit_app/experiment.toml")  # fmt: skip
@@ -26,8 +25,8 @@ Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 class Federation(BaseModel):
     """A federation as `federation.toml` has it, and where it lies: the file names no path, so that a folder can be moved.
 
-    Certificates, the sites' public keys, the SuperLink's database and the logs are in `server`, the Flower app in `app`, the run in
-    `results`, Flower's own configuration in `home`. Each folder of `sites/` goes to its site, and need not be here.
+    Certificates, the sites' public keys, the SuperLink's database and the logs are in `server`, Flower's own configuration in
+    `home` ($FLWR_HOME). Each folder of `sites/` goes to its site, and need not be here.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -42,40 +41,33 @@ class Federation(BaseModel):
 
     @property
     def address(self) -> str:
-        """Where sites reach the server: its gateway."""
         return f"{self.host}:{self.port}"
 
     @property
     def control(self) -> str:
-        """Where the server's own people reach the SuperLink, on the server's machine."""
         return f"127.0.0.1:{self.inner_port}"
 
     @property
     def server(self) -> Path:
-        """The server's own folder."""
         return self.folder / "server"
 
     @property
     def app(self) -> Path:
-        """The Flower app."""
         return self.folder / "app"
 
     @property
     def results(self) -> Path:
-        """The run's folder."""
         return self.folder / "results"
 
     @property
     def home(self) -> Path:
-        """Flower's own configuration and caches ($FLWR_HOME)."""
         return self.folder / "flwr"
 
     def site(self, name: str) -> Path:
-        """The folder of a site."""
         return self.folder / "sites" / name
 
     def public_key(self, name: str) -> Path:
-        """The server's copy of a site's public key: the site's folder goes to the site."""
+        """The server's copy, because the site's folder goes to the site."""
         return self.server / "nodes" / f"{name}.pub"
 
     def key(self, name: str) -> Path:
@@ -88,10 +80,6 @@ class Federation(BaseModel):
         self.home.mkdir(mode=0o700, exist_ok=True)
         text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{self.control}"\n'
         (self.home / "config.toml").write_text(f'{text}root-certificates = "{self.server / "ca.crt"}"\n', "utf-8")
-
-    def write(self) -> None:
-        """Writes `federation.toml`."""
-        (self.folder / FILE).write_text(dumps(self.model_dump(mode="json")), "utf-8")
 
 
 def refuse_host(host: str) -> None:
@@ -110,7 +98,12 @@ def open_federation(folder: Path) -> Federation:
         values = tomllib.loads(path.read_text("utf-8"))
         federation = Federation.model_validate(values).model_copy(update={"folder": folder.resolve()})
     except FileNotFoundError:
-        raise BadInput(f"{folder} holds no federation{_instead(folder)}") from None
+        instead = f"make one with `tacit deploy init {folder}`"
+        if (folder / SETTINGS).exists():
+            instead = f"it is one site's; the federation may be {folder.resolve().parents[1]}"
+        elif not folder.exists() and (sites := sorted(one.parent.name for one in folder.parent.glob(f"*/{SETTINGS}"))):
+            instead = f"the sites here are {', '.join(sites)}"
+        raise BadInput(f"{folder} holds no federation: {instead}.") from None
     except ValidationError as error:
         raise BadInput(f"{path}: {wording(error, Federation, values)}") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -119,13 +112,11 @@ def open_federation(folder: Path) -> Federation:
     return federation
 
 
-def _instead(folder: Path) -> str:
-    if (folder / SETTINGS).exists():
-        return f": it is one site's; the federation may be {folder.resolve().parents[1]}."
-    beside = sorted(path.parent.name for path in folder.parent.glob(f"*/{SETTINGS}"))
-    if beside and not folder.exists():
-        return f": the sites here are {', '.join(beside)}."
-    return f": make one with `tacit deploy init {folder}`."
+def refuse_keyless(site: Path) -> None:
+    """Refuses to start a site without its key or the authority's certificate. Raises: BadInput, naming the file."""
+    for name in ("node.key", "ca.crt"):
+        if not (site / name).is_file():
+            raise BadInput(f"{site / name} is missing: the site cannot prove who it is, or who the server is.")
 
 
 def app_digest(app: Path) -> str:

@@ -39,26 +39,19 @@ def close(folder: Path) -> None:
     """
     for root, folders, files in os.walk(folder):
         for path, mode in ((Path(root), FOLDER), *((Path(root, name), FILE) for name in files)):
-            if not path.is_symlink():
-                _chmod(path, mode)
+            try:
+                if not path.is_symlink() and (now := path.stat().st_mode & 0o777) & MASK:
+                    path.chmod(now & mode)
+            except FileNotFoundError:
+                continue  # gone in between, as SQLite's journals are
+            except PermissionError:
+                why = "is open to others and belongs to another user: give it to the one who runs this"
+                raise BadInput(f"{path} {why}.") from None
         folders[:] = [name for name in folders if not Path(root, name).is_symlink()]
 
 
-def _chmod(path: Path, mode: int) -> None:
-    try:
-        now = path.stat().st_mode & 0o777
-        if now & MASK:
-            path.chmod(now & mode)
-    except FileNotFoundError:
-        return  # gone in between, as SQLite's journals are
-    except PermissionError:
-        raise BadInput(
-            f"{path} is open to others and belongs to another user: give it to the one who runs this."
-        ) from None
-
-
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-LAST_WORDS = 3  # lines of a program's log that say why it ended
+LAST_WORDS = 3  # lines that a program printed say why it ended
 PORTS = range(20_000, 32_768)  # below those that Linux gives to outgoing connections
 STOP_SECONDS = 5.0  # between asking a program to end and ending it
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -75,10 +68,7 @@ def _path() -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of Flower's programs: this process's own with `QUIET` over it, and `home` in the place of Flower's own.
-
-    This Python's programs come first on the path, and no proxy stands between processes of one machine.
-    """
+    """The environment of Flower's programs. This Python's come first on the path, and no proxy stands between local processes."""
     direct = ["127.0.0.1", "localhost", *os.environ.get("NO_PROXY", "").split(",")]
     local = ",".join(dict.fromkeys(filter(None, direct)))
     own = {name: value for name, value in os.environ.items() if name not in COLOURS}
@@ -97,12 +87,12 @@ class Processes:
     """Programs that end together. Used as a context: whatever happens inside, none is left over.
 
     Guarantee: every program leads a session of its own and writes to a log that is for its owner only. Under Linux it ends when
-    this process is gone, even if that was killed.
+    this process is gone, even if that was killed. `running` has them by name.
     """
 
     def __init__(self, *, home: Path):
         self._environment = environment(home)
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: dict[str, Path] = {}
 
     def __enter__(self) -> "Processes":
@@ -120,13 +110,13 @@ class Processes:
             log.parent.mkdir(parents=True, exist_ok=True)
             file = log.open("ab")
         with file:
-            self._running[name] = subprocess.Popen(
+            self.running[name] = subprocess.Popen(
                 [str(part) for part in command], env=self._environment | (environment or {}), cwd=cwd, umask=MASK,
                 start_new_session=True, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 preexec_fn=_prepare,
             )  # fmt: skip
         self._logs[name] = log
-        return self._running[name].pid
+        return self.running[name].pid
 
     def call(self, command: Sequence[str | Path], *, seconds: float, cwd: Path | None = None) -> str:
         """Runs a program to its end and returns what it printed.
@@ -145,37 +135,25 @@ class Processes:
             raise TacitError(f"{name} failed: {_last_words(done.stderr or done.stdout)}")
         return done.stdout
 
-    def refuse_ended(self, *, lines: int = LAST_WORDS) -> None:
+    def refuse_ended(self) -> None:
         """Refuses to go on where a program has ended, with whatever code. Raises: TacitError with its last words."""
-        for name, process in self._running.items():
+        for name, process in self.running.items():
             if process.poll() is not None:
-                words = _last_words(self._logs[name].read_text("utf-8", "replace"), lines)
+                words = _last_words(self._logs[name].read_text("utf-8", "replace"))
                 raise TacitError(f"{name} ended with code {process.returncode}: {words} (more in {self._logs[name]})")
-
-    def pid(self, name: str) -> int:
-        """A program's process."""
-        return self._running[name].pid
-
-    def ended(self, name: str) -> bool:
-        """Whether a program has ended."""
-        return self._running[name].poll() is not None
-
-    def signal(self, name: str, number: int) -> None:
-        """Sends a signal to a program and its group; one that is gone is no error."""
-        _send(self._running[name].pid, number)
 
     def stop(self, name: str | None = None) -> None:
         """Ends one program, or all, the last started first: by SIGTERM, and after `STOP_SECONDS` in all by SIGKILL.
 
         What they had started in sessions of its own, such as Flower's own children, is killed too, where /proc tells.
         """
-        names = [name] if name else list(reversed(self._running))
-        family = [pid for each in names for pid in descendants(self._running[each].pid)]
+        names = [name] if name else list(reversed(self.running))
+        family = [pid for each in names for pid in descendants(self.running[each].pid)]
         for each in names:
-            self.signal(each, signal.SIGTERM)
+            _send(self.running[each].pid, signal.SIGTERM)
         ends = time.monotonic() + STOP_SECONDS
         for each in names:
-            process = self._running.pop(each)
+            process = self.running.pop(each)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, ends - time.monotonic()))
             _send(process.pid, signal.SIGKILL)
@@ -185,7 +163,6 @@ class Processes:
 
 
 def _stat(pid: int | str) -> list[str]:
-    """State, parent and so on of a process, from /proc."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -265,9 +242,9 @@ def reach(host: str, port: int, *, authority: Path, seconds: float = 5.0) -> str
         return f"{error}"
 
 
-def _last_words(text: str, count: int = LAST_WORDS) -> str:
+def _last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines[-count:]) if lines else "it said nothing"
+    return " ".join(lines[-LAST_WORDS:]) if lines else "it said nothing"
 
 
 LOCK = ".site.lock"
@@ -275,10 +252,9 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def lock_folder(folder: Path) -> bool:
-    """Locks a site's folder until this process ends. Returns whether an earlier one ran here, in this very folder, and is dead.
-
-    The lock's file holds its own inode and the machine's boot, so that a copied folder, or one on another machine, never takes a
-    process that may be alive for a dead one. Raises: BadInput while another process holds the lock.
+    """Locks a site's folder until this process ends. Returns whether an earlier one ran here and is dead; its file holds its
+    inode and the machine's boot, so that a copied folder never takes a process that may be alive for a dead one. Raises:
+    BadInput if it is held.
     """
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)  # stays open: closing it would free the lock
     try:
@@ -287,10 +263,10 @@ def lock_folder(folder: Path) -> bool:
         os.close(file)
         raise BadInput(f"Another process answers for the site in {folder}: stop it first.") from None
     boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
-    mark = boot + str(os.fstat(file).st_ino).encode()
-    known = os.pread(file, len(mark) + 1, 0) == mark
+    watermark = boot + str(os.fstat(file).st_ino).encode()
+    known = os.pread(file, len(watermark) + 1, 0) == watermark
     os.ftruncate(file, 0)
-    os.pwrite(file, mark, 0)
+    os.pwrite(file, watermark, 0)
     return known
 
 
@@ -299,10 +275,7 @@ GRACE_SECONDS = 10.0  # for Flower's own way out, which can wait for a server th
 
 
 def end_with_parent() -> None:
-    """Has this process end, soon after the one that started it; returns at once.
-
-    The end is `os._exit`: nothing is flushed or closed, as in a kill. What a run needs to go on is on disk before every question.
-    """
+    """Has this process end soon after the one that started it, by `os._exit`: what a run needs is on disk before every question."""
     parent = os.getppid()
 
     def watch() -> None:

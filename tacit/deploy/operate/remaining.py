@@ -32,7 +32,7 @@ NO_PRICE = "This federation promises nothing, so that its runs have no price."
 
 @dataclass(frozen=True)
 class SitePrice:
-    """What runs of one experiment cost a site: one, and so many together; what its budget allows, and what earlier runs sealed."""
+    """What runs of one experiment cost a site: one, and so many in total; what its budget allows, and what earlier runs sealed."""
 
     site: str
     unit: str
@@ -45,7 +45,6 @@ class SitePrice:
 
     @property
     def together(self) -> float:
-        """The epsilon of all of them, which holds at `runs` times `delta`."""
         return self.runs * self.one
 
     @property
@@ -56,7 +55,6 @@ class SitePrice:
         return int(max(0, min(self.runs, by_epsilon, by_delta)))
 
     def record(self) -> dict[str, Any]:
-        """As plain values."""
         numbers = {"epsilon_of_one": self.one, "epsilon": self.together, "delta_of_one": self.delta}
         numbers |= {"delta": self.runs * self.delta, "budget_epsilon": self.limit, "budget_delta": self.limit_delta}
         sealed = {"sealed_epsilon": self.sealed.epsilon, "sealed_delta": self.sealed.delta}
@@ -64,7 +62,7 @@ class SitePrice:
 
 
 def price_of_runs(federation: Federation, *, runs: int) -> list[SitePrice]:
-    """What `runs` runs of a federation's experiment cost each site together. Nothing is written, and no server is asked.
+    """What `runs` runs of a federation's experiment cost each site in total. Nothing is written, and no server is asked.
 
     Guarantee: each price is what the site's ledger seals when a run begins: its planned rounds, the spare ones and its queries.
     Raises: BadInput for what has no price, and a site whose folder is not here; and as the sites themselves refuse the experiment.
@@ -78,10 +76,7 @@ def price_of_runs(federation: Federation, *, runs: int) -> list[SitePrice]:
 
 
 def agreed_parts(federation: Federation, experiment: Experiment) -> tuple[Parts, dict[str, Limits]]:
-    """The plan that everybody computes from the same declarations, and every site's limits. Nothing is written.
-
-    Raises: BadInput for a site whose folder is not here; and as the sites themselves refuse the experiment.
-    """
+    """The plan that everybody computes from the same declarations, and every site's limits. Raises: as `price_of_runs`."""
     roster, limits = declared_roster(federation, experiment)
     rows = public_rows(experiment)
     # encryption changes whom its noise is against, and not what it costs
@@ -90,7 +85,7 @@ def agreed_parts(federation: Federation, experiment: Experiment) -> tuple[Parts,
 
 
 def declared_roster(federation: Federation, experiment: Experiment) -> tuple[Roster, dict[str, Limits]]:
-    """What the sites would declare, and their limits. Raises: as `agreed_parts`."""
+    """What the sites would declare, and their limits. Raises: as `price_of_runs`."""
     limits, known = dict[str, Limits](), list[dict[str, Any]]()
     for name in federation.sites:
         folder = federation.site(name)
@@ -138,7 +133,6 @@ class Short:
 
     @property
     def text(self) -> str:
-        """For whoever is about to start a run."""
         sealed = f"epsilon {shown(self.sealed.epsilon)} and delta {shown_delta(self.sealed.delta)}"
         allowed = f"epsilon {self.limits.epsilon:g} and delta {self.limits.delta:g} per {self.limits.unit}"
         return (
@@ -150,8 +144,8 @@ class Short:
 def short_sites(federation: Federation, experiment: Experiment | None) -> list[Short]:
     """The sites whose folders are here and whose ledgers leave too little for another run of the experiment. Nothing is written.
 
-    Guarantee: whoever is named would be refused by its own site. Where other sites' folders are elsewhere, or cannot be used,
-    the price of a round is not known, and only those are named who have no epsilon at all left, or too little delta for a run.
+    Guarantee: whoever is named would be refused by its own site. Where another site's folder cannot be used, the price of a
+    round is not known, and only those are named who have no epsilon at all left, or too little delta for a run.
     """
     if experiment is None or not experiment.privacy.promises:
         return []
@@ -180,19 +174,14 @@ def short_sites(federation: Federation, experiment: Experiment | None) -> list[S
 
 
 def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limits, sealed: Spent) -> bool:
-    """Whether the epsilon that is left pays for as much as the site must be able to pay for when it agrees."""
     client = None if parts is None else parts.population[index]
     event = None if parts is None or client is None else parts.algorithm.cost(client)
     if parts is None or client is None or event is None:
         return sealed.epsilon < limits.epsilon
     plan, rounds = parts.plan, experiment.train.rounds
-    needed = (
-        rounds
-        if plan.sampler.charges_all
-        else plan.sampler.turns(index, rounds=rounds)
-        if plan.sampler.scheduled(0) is not None
-        else 1
-    )
+    takes_turns = plan.sampler.scheduled(0) is not None
+    turns = plan.sampler.turns(index, rounds=rounds) if takes_turns else 1
+    needed = rounds if plan.sampler.charges_all else turns
     left = most_releases(
         Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit),
         event,
@@ -207,7 +196,6 @@ def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limit
 
 
 def experiment_file(federation: Federation) -> Path:
-    """Where the federation's experiment lies."""
     return federation.app / "tacit_app" / "experiment.toml"
 
 
@@ -220,7 +208,6 @@ def experiment_of(federation: Federation) -> Experiment | None:
 
 
 def holds_run(federation: Federation) -> bool:
-    """Whether a run stands in results/."""
     return (federation.results / "experiment.toml").exists()
 
 
@@ -231,13 +218,11 @@ def finished(results: Path) -> dict[str, Any] | None:
 
 
 def anew(federation: Federation, short: Sequence[Short]) -> str:
-    """What whoever wants another run is told: how to start one, or who cannot pay for it."""
     again = "`--force` sets it aside and starts anew (what it spent stays spent)"
     return unpaid(federation, short) if short else again
 
 
 def unpaid(federation: Federation, short: Sequence[Short]) -> str:
-    """Who cannot pay for another run; what each of them would have to allow is long, and a line of `check` for each."""
     names = [one.site for one in short[:MOST_NAMED]] + [f"{len(short) - MOST_NAMED} others"] * (len(short) > MOST_NAMED)
     who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     says = f"`tacit deploy check {federation.folder}` says for each what would allow one"

@@ -43,12 +43,12 @@ def run_server(folder: Path, *, listen: str | None, tell: Tell) -> None:
     """Serves until SIGTERM or Ctrl-C, and has ended its programs when it returns or raises.
 
     `listen` is the gateway's address; left out, all of this machine's, or loopback where sites reach the server as this machine.
-    Raises: BadInput, TacitError with the reason where one of its programs ends or does not start; KeyboardInterrupt when stopped.
+    Raises: BadInput, TacitError with the reason where one of its programs ends or does not start.
     """
     federation = open_federation(folder)
     stop_on_term()
     with Processes(home=federation.home) as processes:
-        start_server(federation, processes, listen=listen or _listen(federation))
+        start_server(federation, processes, listen=listen or (HERE if _is_here(federation.host) else "0.0.0.0"))
         register(federation, processes)
         tell(f"The server is up at {federation.address}, for {', '.join(federation.sites)}. Ctrl-C stops it.")
         tell(f"Run the experiment from here: {run_command(federation)}")
@@ -58,7 +58,6 @@ def run_server(folder: Path, *, listen: str | None, tell: Tell) -> None:
 
 
 def run_command(federation: Federation) -> str:
-    """The command that starts a run from a terminal on the server, quoted for a shell, with Flower's calls to the network off."""
     words = [f"{name}={value}" for name, value in {"FLWR_HOME": shlex.quote(str(federation.home)), **OFFLINE}.items()]
     return " ".join([*words, "flwr", "run", shlex.quote(str(federation.app)), CONNECTION, "--stream"])
 
@@ -76,16 +75,12 @@ def start_server(federation: Federation, processes: Processes, *, listen: str = 
                 "`inner_port`, in their site.toml)."
             )
     start_superlink(federation, processes)
-    address = f"{listen}:{federation.port}"
-    own = ["tacit.deploy.operate.gateway", address, federation.control, str(federation.server), *_keys(federation)]
-    _start("gateway", own, federation, processes, federation.port)
+    own = ["tacit.deploy.operate.gateway", f"{listen}:{federation.port}", federation.control, str(federation.server)]
+    _start("gateway", [*own, *_keys(federation)], federation, processes, federation.port)
 
 
 def start_superlink(federation: Federation, processes: Processes) -> None:
-    """Starts the SuperLink, which only this machine reaches, and waits until it listens over TLS.
-
-    Its folders are closed to other users first, and Flower's configuration is written anew, so that a federation may be moved.
-    """
+    """Starts the SuperLink, which only this machine reaches, and waits until it listens. Its folders are closed to others first."""
     server = federation.server
     for folder in (server, federation.home, federation.results):
         close(folder)
@@ -118,12 +113,11 @@ def _keys(federation: Federation) -> list[str]:
     return [f"{name}={federation.key(name)}" for name in federation.sites]
 
 
-def _listen(federation: Federation) -> str:
+def _is_here(host: str) -> bool:
     try:
-        here = ipaddress.ip_address(federation.host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        here = federation.host == "localhost"
-    return HERE if here else "0.0.0.0"
+        return host == "localhost"
 
 
 def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe: Observed) -> dict[str, Any]:
@@ -154,10 +148,7 @@ def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe
 
 
 def start_sites(federation: Federation, processes: Processes) -> None:
-    """Starts all sites, a few at a time: each needs seconds of a core to start, and forty at once would starve the server.
-
-    Raises: TacitError with the last words of one that has ended.
-    """
+    """Starts all sites, a few at a time, as forty at once would starve the server. Raises: TacitError where one has ended."""
     starting: list[tuple[Path, int]] = []  # logs, and the length of what each held before
     for name in federation.sites:
         while len(starting) >= STARTING:
@@ -170,14 +161,12 @@ def start_sites(federation: Federation, processes: Processes) -> None:
 
 
 def start_site(federation: Federation, name: str, processes: Processes) -> int:
-    """Starts one site as its own people would, and returns its process; what it says is in its `site.log`."""
     folder = federation.site(name)
     command = [sys.executable, "-m", "tacit", "deploy", "site", folder]
     return processes.start(f"site {name}", command, log=folder / "site.log", cwd=folder)
 
 
 def submit(federation: Federation, processes: Processes, *, resume: bool, force: bool, **config: float) -> None:
-    """Hands the run to the SuperLink by `flwr run`; `config` is added to the run config. Raises: TacitError where that fails."""
     flags = {"resume": str(resume).lower(), "force": str(force).lower()}
     text = " ".join(f"{key}={value}" for key, value in (flags | config).items())
     command = [program("flwr"), "run", federation.app, CONNECTION, "--run-config", text]
@@ -193,8 +182,10 @@ def follow(federation: Federation, processes: Processes, *, since: float, observ
     began = time.time() - (time.monotonic() - since)
     while True:
         status = _status(results, began)
-        for record in _rounds(results)[shown:] if status else ():
-            observe(record)
+        rounds = results / "rounds.jsonl"
+        lines = rounds.read_text("utf-8").split("\n") if status and rounds.exists() else []
+        for line in lines[shown:-1]:  # the last one may be half written
+            observe(json.loads(line))
             shown += 1
         if status.get("state") == "finished":
             return json.loads((results / "summary.json").read_text("utf-8"))
@@ -219,17 +210,10 @@ def _status(results: Path, began: float) -> dict[str, Any]:
     return status if status.get("began", 0) >= began else {}
 
 
-def _rounds(results: Path) -> list[dict[str, Any]]:
-    path = results / "rounds.jsonl"
-    lines = path.read_text("utf-8").split("\n") if path.exists() else []
-    return [json.loads(line) for line in lines[:-1]]  # the last one may be half written
-
-
 def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     """`tacit deploy up`: checks the federation, runs it on this machine, and prints rounds and summary.
 
-    A run that has done all its rounds is not started again by `resume`: its summary is printed. Raises: BadInput for what is wrong
-    before it starts, TacitError for a run that fails, typer.Exit, with its code, where it is stopped.
+    Of a run that has done all its rounds `resume` prints the summary. Raises: as `refuse_wrong` and `up`; typer.Exit if stopped.
     """
     if resume and force:
         raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
@@ -247,10 +231,11 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
     def tell(text: str) -> None:
         console.print(Text(f"{time.monotonic() - started:5.1f} s", style="dim"), Text(text), sep="  ", highlight=False)
 
+    def observe(record: dict[str, Any]) -> None:
+        tell(round_line(record, experiment))
+
     try:
-        summary = up(
-            federation, resume=resume, force=force, tell=tell, observe=lambda each: tell(round_line(each, experiment))
-        )
+        summary = up(federation, resume=resume, force=force, tell=tell, observe=observe)
     except KeyboardInterrupt as error:
         typer.echo(f"Stopped. Nothing is lost: go on with `tacit deploy up {folder} --resume`.", err=True)
         raise typer.Exit(exit_code(error)) from None

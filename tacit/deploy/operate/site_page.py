@@ -31,16 +31,10 @@ MOST_FILES = 50  # of new rows: the last lines of evaluated.jsonl
 MOST_ROWS = 10**9
 
 
-def is_site(folder: Path) -> bool:
-    """Whether a folder is a site's."""
-    return (folder / layout.SETTINGS).is_file()
-
-
 def write_site_page(folder: Path, out: Path | None = None) -> Path:
     """Writes the page into the site's folder, for its owner only, and returns where it is.
 
-    Raises: BadInput for another place than the site's folder, for one where another file lies than a page, and for a file of the
-    site's that is not what it should be.
+    Raises: BadInput for another place than the site's folder, for one where another file lies than a page, and for a damaged file.
     """
     path = (out or folder / NAME).resolve()
     path = path / NAME if path.is_dir() else path
@@ -59,6 +53,10 @@ def site_data(folder: Path) -> dict[str, Any]:
     """What the page shows. Raises: BadInput in one sentence, naming the file."""
     limits, settings = read_limits(folder), read_settings(folder)
     spent = _spent(folder, limits)
+    try:
+        personal = wanted(settings).kind
+    except BadInput as error:
+        personal = str(error)
     known = list(dict.fromkeys([*(one["run"] for one in spent["runs"]), *layout.runs(folder)]))
     agreed, shown = set(layout.runs(folder)), known[::-1][:MOST_RUNS]  # the newest first
     told = [_run(folder, run) for run in shown if run in agreed]
@@ -70,7 +68,7 @@ def site_data(folder: Path) -> dict[str, Any]:
         "unit": limits.unit,
         "limit": limits.epsilon,
         "delta": limits.delta,
-        "wanted": _wanted(settings),
+        "wanted": personal,
         **spent,
         "runs": [one | {"kept": one["run"] in agreed} for one in spent["runs"][::-1][:MOST_RUNS]],
         "known": len(agreed),
@@ -104,23 +102,12 @@ def _spent(folder: Path, limits: Limits) -> dict[str, Any]:
 
 
 def short_up(value: float) -> float:
-    """An epsilon for the page: rounded up, and infinite where it is no bound. Raises: BadInput for what is none.
-
-    >>> short_up(1.00001), short_up(math.inf)
-    (1.0001, inf)
-    """
+    """An epsilon for the page: rounded up, and infinite where it is no bound. Raises: BadInput for what is none."""
     if type(value) not in (int, float) or not value >= 0:  # NaN compares with nothing
         raise BadInput(
             f"The ledger says {wire.shown(value)} where an epsilon should stand: look at it with `tacit ledger SITE --verify`."
         )
     return value if math.isinf(value) else short(value, up=True)
-
-
-def _wanted(settings: dict[str, Any]) -> str | None:
-    try:
-        return wanted(settings).kind
-    except BadInput as error:
-        return str(error)
 
 
 def _run(folder: Path, run: str) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from tacit import plugin
+from tacit.deploy.operate.layout import refuse_keyless
 from tacit.deploy.operate.processes import MASK, close, end_with_parent, lock_folder
 from tacit.deploy.site.layout import LOG, SPOKEN, Plain, due, read_settings, wanted
 from tacit.deploy.site.limits import read_limits
 from tacit.deploy.site.site import Site
-from tacit.errors import BadInput, TacitError, stop_on_term
+from tacit.errors import TacitError, stop_on_term
 
 FORGET_SECONDS = 90.0  # a SuperLink takes a killed node for online until two heartbeats, of every 30 s, are missed
 AGAIN_SECONDS = 3.0
@@ -44,14 +45,16 @@ def run_site(folder: Path) -> None:
     settings = read_settings(folder)
     read_limits(folder)
     wanted(settings)  # now, because nothing that is wrong with it may be seen in an answer
-    for name in ("node.key", "ca.crt"):
-        if not (folder / name).is_file():
-            raise BadInput(f"{folder / name} is missing: the site cannot prove who it is, or who the server is.")
+    refuse_keyless(folder)
     os.umask(MASK)
     close(folder)
     stop_on_term()
     died, server = lock_folder(folder), str(settings["server"])
-    _speak(f"{settings['name']} joins {server}; everything is in {folder / LOG}, Ctrl-C stops it.")
+    voice = logging.StreamHandler(sys.stdout)
+    voice.setFormatter(Plain("%(asctime)s  %(message)s", "%H:%M:%S"))
+    SPOKEN.handlers, SPOKEN.propagate = [voice], False
+    SPOKEN.setLevel(logging.INFO)
+    SPOKEN.info(f"{settings['name']} joins {server}; everything is in {folder / LOG}, Ctrl-C stops it.")
     try:
         _serve(folder, str(settings["name"]), server, died=died)
     finally:  # said, not made: a process that answers loads and reads nothing that it does not answer with
@@ -59,7 +62,6 @@ def run_site(folder: Path) -> None:
 
 
 def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:
-    """Answers, and joins again where the server has lost the node. Raises TacitError with the reason why it ends."""
     import httpx
 
     from tacit.deploy.server.client import respond
@@ -91,14 +93,6 @@ def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:
             node.leave()
 
 
-def _speak(first: str) -> None:
-    voice = logging.StreamHandler(sys.stdout)
-    voice.setFormatter(Plain("%(asctime)s  %(message)s", "%H:%M:%S"))
-    SPOKEN.handlers, SPOKEN.propagate = [voice], False
-    SPOKEN.setLevel(logging.INFO)
-    SPOKEN.info(first)
-
-
 class OwnModels:
     """Makes a site's own models while nothing is asked. Used as a context: whatever happens inside, no process is left over."""
 
@@ -114,7 +108,6 @@ class OwnModels:
         self._end()
 
     def broken(self, answer: Callable[[], T]) -> T:
-        """Ends what is being made, and then answers."""
         self._end()
         try:
             return answer()
@@ -139,10 +132,10 @@ class OwnModels:
 
     def _end(self) -> None:
         if self._child is not None:
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # a model's code may have begun others: all are in its session
-                os.killpg(self._child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(
+                    self._child.pid, signal.SIGKILL
+                )  # a model's code may have begun others: all are in its session
             self._child.wait()
             self._child = None
 

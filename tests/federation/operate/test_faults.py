@@ -108,7 +108,7 @@ def test_a_site_with_a_wrong_certificate_does_not_connect(running, tmp_path):
     shutil.copy(tmp_path / "ca.crt", folder / "ca.crt")
     before = len(running.said(second))
     running.start_site(second)
-    until(lambda: running.processes.ended(f"site {second}"), what="the site to give up")
+    until(lambda: running.processes.running[f"site {second}"].poll() is not None, what="the site to give up")
     assert "certificate" in running.said(second)[before:].lower()
     shutil.copy(kept, folder / "ca.crt")
     running.processes.stop(f"site {second}")
@@ -124,7 +124,7 @@ def test_a_node_that_is_not_registered_cannot_join(running, tmp_path):
         shutil.copy(folder / name, tmp_path / name)
     make_node_key(folder)
     running.start_impatient(second)
-    until(lambda: running.processes.ended(f"site {second}"), what="the site to be refused")
+    until(lambda: running.processes.running[f"site {second}"].poll() is not None, what="the site to be refused")
     assert f"The server does not let {second} in: register its node.pub" in running.said(second)
     status = running.finish(running.submit(join=15))
     assert status["state"] == "failed"

@@ -19,6 +19,7 @@ from tacit.deploy.operate.certificates import days_left, make_authority, make_no
 from tacit.deploy.operate.init import init
 from tacit.deploy.operate.layout import app_digest, open_federation
 from tacit.deploy.operate.processes import Processes, free_port
+from tacit.deploy.operate.site_process import run_site
 from tacit.deploy.site import keys as key_files
 from tacit.deploy.site.consent import digest, lines_to_list
 from tacit.deploy.site.limits import read_limits
@@ -291,6 +292,14 @@ def test_a_site_is_told_that_its_server_cannot_be_reached(federation):
     found = [finding.text for finding in check.findings(federation.site("client-0")) if finding.wrong]
     assert len(found) == 1
     assert f"The server 127.0.0.1:{federation.port} cannot be reached" in found[0]
+
+
+def test_a_site_without_its_key_is_refused_by_check_as_by_the_run(federation):
+    folder = federation.site("client-0")
+    (folder / "node.key").unlink()
+    with pytest.raises(BadInput, match=r"node\.key is missing: the site cannot prove who it is") as refused:
+        run_site(folder)
+    assert str(refused.value) in [finding.text for finding in check.findings(folder) if finding.wrong]
 
 
 def test_another_version_of_flower_is_found_and_none_too(federation, monkeypatch):
