@@ -1,8 +1,7 @@
-"""Metrics: how good a model is on public test rows. `metric.choose` names one of these, or anybody's "package.module:name".
-
-A metric is a class with `better`, its `best` and `worst` value (None: no limit), and a call that makes one number of `Answers`. It
-raises ValueError where the rows cannot tell. With `resampled(answers, counts)` it reads all draws of rows at once (percentile
-bootstrap). Scikit-learn has most of these, and tests hold them to it; but every run would load it: half a second and 75 MB."""
+"""Metrics: how good a model is on public test rows. `metric.choose` names one of these, or anybody's "package.module:name": a class
+with `better`, its `best` and `worst` value (None: no limit), and a call that makes one number of `Answers` or raises ValueError.
+With `resampled(answers, counts)` a metric reads all draws of rows at once (percentile bootstrap). Tests hold these to
+scikit-learn's, which every run would otherwise load: half a second and 75 MB."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -27,11 +26,8 @@ LEAST = 2.0**-52  # a probability that was rounded to zero
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model answered to the test rows: targets, and predictions as the task reads them, one row per answer.
-
-    A test row has one answer, or, of tokens, one per position: `row` says then which test row each answer is of. Targets of -100
-    (`ignored`) count nothing; they and their predictions are left out.
-    """
+    """Targets, and predictions as the task reads them, one row per answer. Of tokens a test row has one answer per position, and
+    `row` says which test row each answer is of; targets of -100 (`ignored`) and their predictions are left out."""
 
     kind: str
     targets: np.ndarray = field(repr=False)
@@ -44,7 +40,6 @@ class Answers:
 
     @property
     def test_rows(self) -> int:
-        """How many test rows were answered."""
         return len(self.targets) if self.row is None else int(self.row.max(initial=-1)) + 1
 
     def rows(self, index: np.ndarray) -> "Answers":
@@ -55,14 +50,12 @@ class Answers:
 
     @property
     def labels(self) -> np.ndarray:
-        """The class, or each label, that is predicted."""
         if self.kind == "multilabel":
             return (self.predictions > 0.5).astype(int)
         return self.predictions.argmax(-1)
 
     @property
     def classes(self) -> Sequence[int]:
-        """Every class by its number, whether test rows have it or not."""
         return range(self.predictions.shape[-1])
 
 
@@ -85,7 +78,7 @@ def load(name: str, *, key: str = "metric.choose") -> Metric:
 
 
 def key(metric: str) -> str:
-    """A metric's name in records and summaries: the last word of somebody's own.
+    """A metric's name in records and summaries.
 
     >>> key("balanced-accuracy"), key("mine.metrics:lift")
     ('balanced_accuracy', 'lift')
@@ -94,11 +87,7 @@ def key(metric: str) -> str:
 
 
 def words(key: str) -> str:
-    """A metric's name for people.
-
-    >>> words("auroc"), words("balanced_accuracy")
-    ('AUROC', 'balanced accuracy')
-    """
+    """A metric's name for people."""
     return SPELT.get(key, key.replace("_", " "))
 
 
@@ -117,7 +106,6 @@ def bounds(key: str) -> tuple[float, float]:
 
 
 def is_share(key: str) -> bool:
-    """Whether a metric is a share of 1, which people read in per cent."""
     return bounds(key) == (0.0, 1.0)
 
 
@@ -134,7 +122,7 @@ def measure(metric: Metric, answers: Answers, *, name: str) -> float:
 
 
 def measure_if_possible(metric: Metric, answers: Answers) -> float | None:
-    """A metric's number, or None where the rows cannot tell: at the end of a run that was paid for, nothing may be lost by it."""
+    """A metric's number, or None where the rows cannot tell: nothing of a run that was paid for may be lost by it."""
     try:
         return measure(metric, answers, name="")
     except BadInput:
@@ -142,11 +130,9 @@ def measure_if_possible(metric: Metric, answers: Answers) -> float | None:
 
 
 def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
-    """Each metric's value and 95 % interval; left out where the rows cannot tell.
-
-    The interval is the middle of test rows drawn again, or the metric's own `interval`: it is about the choice of test rows, not
-    about seeds, noise or clients. A metric that cannot read all draws at once has one only where it stands for the run.
-    """
+    """Each metric's value and 95 % interval; left out where the rows cannot tell. The interval (the middle of test rows drawn
+    again, or the metric's own `interval`) is about the choice of test rows, not about seeds, noise or clients. A metric without
+    `resampled` has one only where it is the first."""
     made = {name: load(name) for name in names}
     values = {name: measure_if_possible(metric, answers) for name, metric in made.items()}
     quick = {name: metric for name, metric in made.items() if hasattr(metric, "resampled") and values[name] is not None}
@@ -155,27 +141,19 @@ def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
         for name, metric in quick.items():
             drawn[name].append(metric.resampled(answers, drawn_counts))  # pyright: ignore[reportAttributeAccessIssue]
     ends = {name: middle(np.concatenate(parts)) if parts else None for name, parts in drawn.items()}
-    for name in quick:
-        exact = getattr(made[name], "interval", None)
+    for name, metric in quick.items():
+        exact = getattr(metric, "interval", None)
         ends[name] = (exact(answers) if exact else None) or ends[name]
     if names[0] not in quick:
-        ends[names[0]] = interval(made[names[0]], answers)
-    return {
-        name: {"value": value, "interval": _around(value, ends.get(name))}
-        for name, value in values.items()
-        if value is not None
-    }
-
-
-def _around(value: float, ends: list[float] | None) -> list[float] | None:
-    # where all draws say the same, rounding may put the value beside them
-    return ends and [min(ends[0], value), max(ends[1], value)]
-
-
-def interval(metric: Metric, answers: Answers) -> list[float] | None:
-    """The same interval draw by draw, the slow twin that works for every metric; None of fewer than two rows."""
-    values = [measure_if_possible(metric, answers.rows(draw)) for draw in draws(answers)]
-    return middle(np.array([value for value in values if value is not None]))
+        slow = [measure_if_possible(made[names[0]], answers.rows(draw)) for draw in draws(answers)]
+        ends[names[0]] = middle(np.array([value for value in slow if value is not None]))
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if value is not None:
+            low_high = ends.get(name)  # where all draws say the same, rounding may put the value beside them
+            around = low_high and [min(low_high[0], value), max(low_high[1], value)]
+            found[name] = {"value": value, "interval": around}
+    return found
 
 
 def baseline(metric: Metric, answers: Answers) -> float | None:
@@ -194,9 +172,8 @@ def baseline(metric: Metric, answers: Answers) -> float | None:
 
 
 def per_class(answers: Answers) -> list[dict[str, Any]]:
-    """Recall, precision and F1 of every class or label, each with its 95 % interval; empty where a task has no classes.
-
-    A measure is None where the rows cannot tell: the recall of a class that no row has, the precision of one never predicted.
+    """Recall, precision and F1 of every class or label, each with its 95 % interval, or None where the rows cannot tell; empty
+    where a task has no classes.
 
     >>> found = per_class(Answers("classification", np.array([0, 0, 1]), np.eye(3)[[0, 1, 1]], ("a", "b", "c")))
     >>> [(one["class"], one["rows"], one["recall"] and one["recall"]["value"]) for one in found]
@@ -207,8 +184,8 @@ def per_class(answers: Answers) -> list[dict[str, Any]]:
     classes = len(answers.classes)
     names = answers.class_names or tuple(f"label {k + 1}" for k in range(classes))
     right, held, predicted = (found[0] for found in _by_class(answers, np.ones((1, len(answers)), np.float32)))
-    drawn = [_f1(*_by_class(answers, drawn_counts), empty=np.nan) for drawn_counts in counts(answers)]
-    f1, ends = _f1(right, held, predicted), np.concatenate(drawn) if drawn else np.empty((0, classes))
+    drawn = [_f1(_by_class(answers, drawn_counts), empty=np.nan) for drawn_counts in counts(answers)]
+    f1, ends = _f1((right, held, predicted)), np.concatenate(drawn) if drawn else np.empty((0, classes))
 
     def share(hits: float, total: float) -> dict[str, Any] | None:
         return {"value": float(hits / total), "interval": wilson(hits, total)} if total else None
@@ -235,11 +212,7 @@ def draws(answers: Answers) -> Iterator[np.ndarray]:
 
 
 def counts(answers: Answers) -> Iterator[np.ndarray]:
-    """How often each answer is drawn, some draws at a time: answers of one test row are drawn together.
-
-    >>> next(counts(Answers("regression", np.zeros(3), np.zeros(3)))).sum(1)[:3]
-    array([3., 3., 3.], dtype=float32)
-    """
+    """How often each answer is drawn, some draws at a time: answers of one test row are drawn together."""
     at_once = max(1, MOST_NUMBERS // max(1, len(answers)))
     drawn = (np.bincount(draw, minlength=answers.test_rows) for draw in draws(answers))
     while some := list(islice(drawn, at_once)):
@@ -254,11 +227,7 @@ def middle(values: np.ndarray) -> list[float] | None:
 
 
 def wilson(hits: float, total: float) -> list[float]:
-    """Wilson's 95 % interval of a share: draws of rows that are all right say nothing of the one that will be wrong.
-
-    >>> [round(end, 3) for end in wilson(34, 34)]
-    [0.898, 1.0]
-    """
+    """Wilson's 95 % interval of a share: draws of rows that are all right say nothing of the one that will be wrong."""
     share, z = hits / total, 1.959964
     centre, spread = share + z * z / (2 * total), z * np.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2)
     low, high = (centre - spread) / (1 + z * z / total), (centre + spread) / (1 + z * z / total)
@@ -266,7 +235,6 @@ def wilson(hits: float, total: float) -> list[float]:
 
 
 def means(each: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The mean of a number per answer in every draw."""
     centre = each.mean(dtype=np.float64)  # so that float32 sums lose nothing that is seen
     return centre + (counts @ (each - centre).astype(np.float32)).astype(np.float64) / counts.sum(1)
 
@@ -277,15 +245,14 @@ def sums(each: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """A column per class, or per label where rows have several already."""
     return labels.astype(bool) if labels.ndim > 1 else labels[:, None] == np.arange(classes)
 
 
 def columns(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
     """Whether each class, or label, holds, and its scores; of two classes only the second counts."""
+    holds = one_hot(answers.targets, len(answers.classes))
     if answers.kind == "multilabel":
-        return answers.targets.astype(bool), answers.predictions
-    holds = answers.targets[:, None] == np.arange(answers.predictions.shape[1])
+        return holds, answers.predictions
     only = slice(1, None) if holds.shape[1] == 2 else slice(None)
     return holds[:, only], answers.predictions[:, only]
 
@@ -313,9 +280,14 @@ def _by_class(answers: Answers, counts: np.ndarray) -> tuple[np.ndarray, np.ndar
     return sums(holds & guessed, counts), sums(holds, counts), sums(guessed, counts)
 
 
-def _f1(right: np.ndarray, held: np.ndarray, predicted: np.ndarray, *, empty: float = 0.0) -> np.ndarray:
-    among = held + predicted
-    return np.divide(2 * right, among, out=np.full_like(among, empty), where=among > 0)
+def _share(part: np.ndarray, of: np.ndarray, *, empty: float) -> np.ndarray:
+    """`part` over `of`, both counts that are not negative, and `empty` where there is nothing."""
+    return np.divide(part, of, out=np.full(of.shape, empty), where=of > 0)
+
+
+def _f1(counted: tuple[np.ndarray, np.ndarray, np.ndarray], *, empty: float = 0.0) -> np.ndarray:
+    right, held, predicted = counted
+    return _share(2 * right, held + predicted, empty=empty)
 
 
 # The metrics: means of a number per answer, and those that are counted.
@@ -326,8 +298,7 @@ class _Mean:
     best: float | None = 0.0
     worst: float | None = None
 
-    def each(self, answers: Answers) -> np.ndarray:
-        """A number per answer, or one per answer and target."""
+    def each(self, answers: Answers) -> np.ndarray:  # a number per answer, or one per answer and target
         raise NotImplementedError
 
     def of(self, mean: np.ndarray) -> np.ndarray:
@@ -351,7 +322,6 @@ class accuracy(_Mean):
         return right.reshape(len(right), -1).mean(1)
 
     def interval(self, answers: Answers) -> list[float] | None:
-        """Wilson's, where each row is right or wrong alone: of an accuracy of 1 too it says how little is known."""
         whole = answers.row is None and answers.targets.ndim == 1 and len(answers) > 1
         return wilson(float(self.each(answers).sum()), len(answers)) if whole else None
 
@@ -363,8 +333,7 @@ class brier(_Mean):
     def each(self, answers: Answers) -> np.ndarray:
         if answers.kind == "multilabel":
             return np.square(answers.predictions - answers.targets).mean(1)
-        holds = answers.targets[:, None] == np.arange(answers.predictions.shape[1])
-        errors = np.square(answers.predictions - holds)
+        errors = np.square(answers.predictions - one_hot(answers.targets, len(answers.classes)))
         return errors[:, 1] if errors.shape[1] == 2 else errors.sum(1)
 
 
@@ -430,7 +399,7 @@ class balanced_accuracy(_Counted):
         holds = one_hot(answers.targets, len(answers.classes))
         right = holds & (answers.labels == answers.targets)[:, None]
         drawn = sums(holds, counts)
-        recall = np.divide(sums(right, counts), drawn, out=np.zeros_like(drawn), where=drawn > 0)
+        recall = _share(sums(right, counts), drawn, empty=0.0)
         return recall.sum(1) / (drawn > 0).sum(1)  # of the classes that are drawn
 
 
@@ -439,7 +408,7 @@ class f1(_Counted):
     """F1 of the second of two classes; of several classes or labels the mean over them. 0 where none holds or is predicted."""
 
     def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
-        each = _f1(*_by_class(answers, counts))
+        each = _f1(_by_class(answers, counts))
         return each[:, 1] if answers.kind != "multilabel" and each.shape[1] == 2 else each.mean(1)
 
 
@@ -457,11 +426,10 @@ class auroc(_Counted):
         return np.mean([self.area(*ranked(scores[:, k], holds[:, k], counts)) for k in range(holds.shape[1])], axis=0)
 
     def area(self, held: np.ndarray, rest: np.ndarray) -> np.ndarray:
-        """Pairs that are in order, and half of those with equal scores, by all pairs; NaN where there are none."""
         above = np.cumsum(held, axis=1, dtype=float)
         pairs = above[:, -1] * rest.sum(1, dtype=float)
         ordered = np.einsum("ds,ds->d", above - 0.5 * held, rest)
-        return np.divide(ordered, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+        return _share(ordered, pairs, empty=np.nan)
 
 
 @part
@@ -474,13 +442,9 @@ class average_precision(auroc):
             raise ValueError("every class needs a test row")
 
     def area(self, held: np.ndarray, rest: np.ndarray) -> np.ndarray:
-        """The precision at each score, weighted by the answers there that hold; NaN where none does."""
         hits, taken = np.cumsum(held, axis=1, dtype=float), np.cumsum(held + rest, axis=1, dtype=float)
-        precision = np.divide(hits, taken, out=np.zeros_like(hits), where=taken > 0)
-        total = hits[:, -1]
-        return np.divide(
-            np.einsum("ds,ds->d", precision, held), total, out=np.full(len(total), np.nan), where=total > 0
-        )
+        precision = _share(hits, taken, empty=0.0)
+        return _share(np.einsum("ds,ds->d", precision, held), hits[:, -1], empty=np.nan)
 
 
 @part

@@ -11,7 +11,7 @@ from itertools import accumulate
 import torch
 from torch import nn
 
-from tacit.errors import BadInput, ModelRefused
+from tacit.errors import ModelRefused
 from tacit.wire import digest_of
 
 
@@ -30,11 +30,7 @@ class Block:
 
 
 def blocks(model: nn.Module) -> tuple[Block, ...]:
-    """The layout of the flat vector. Raises: ModelRefused for parameters without a shape, and trainable ones that are not float32.
-
-    >>> blocks(nn.Linear(3, 2))[1]
-    Block(name='bias', shape=torch.Size([2]), start=6, stop=8)
-    """
+    """The layout of the flat vector. Raises: ModelRefused for parameters without a shape and trainable ones that are not float32."""
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise ModelRefused(f"Parameter {name!r} has no shape yet: pass one batch through the model first.")
@@ -50,51 +46,30 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def flatten(model: nn.Module) -> torch.Tensor:
-    """Makes every trainable parameter a view into one vector and returns it; a second call returns the same memory.
-
-    >>> model = nn.Linear(3, 2)
-    >>> _ = flatten(model).fill_(1.0)
-    >>> model.bias.tolist()
-    [1.0, 1.0]
-    """
+    """Makes every trainable parameter a view into one vector and returns it; a second call returns the same memory."""
     layout = blocks(model)
     parameters = [parameter for _, parameter in trainable(model)]
     if not parameters:
         return torch.zeros(0)
-    if _is_flat(parameters, layout):
+    storage = parameters[0].untyped_storage()
+    if storage.nbytes() == 4 * layout[
+        -1
+    ].stop and all(  # they already lie one after the other, and nothing else is there
+        parameter.is_contiguous()
+        and parameter.untyped_storage().data_ptr() == storage.data_ptr()
+        and parameter.storage_offset() == block.start
+        for parameter, block in zip(parameters, layout, strict=True)
+    ):
         return parameters[0].detach().as_strided((layout[-1].stop,), (1,), 0)
     vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-    for parameter, view in zip(parameters, views(vector, layout), strict=True):
-        parameter.data = view
+    for parameter, block in zip(parameters, layout, strict=True):
+        parameter.data = block.of(vector)
     return vector
-
-
-def views(vector: torch.Tensor, layout: tuple[Block, ...]) -> list[torch.Tensor]:
-    """The blocks of a flat vector in their shapes, sharing its memory."""
-    return [block.of(vector) for block in layout]
 
 
 def named(model: nn.Module, vector: torch.Tensor) -> dict[str, torch.Tensor]:
     """The blocks of a flat vector by the names of a model's parameters, copied, as a file has them."""
     return {block.name: block.of(vector).cpu().contiguous() for block in blocks(model)}
-
-
-def assign(theta: torch.Tensor, vector: torch.Tensor) -> None:
-    """Writes `vector` into the flat parameters `theta` of a model. Raises: BadInput when the sizes differ."""
-    if vector.shape != theta.shape:
-        raise BadInput(f"Expected a vector of {theta.numel()} parameters, got shape {tuple(vector.shape)}.")
-    theta.copy_(vector)
-
-
-def _is_flat(parameters: list[nn.Parameter], layout: tuple[Block, ...]) -> bool:
-    # whether the parameters already lie one after the other in one storage that holds nothing else
-    storage = parameters[0].untyped_storage()
-    return storage.nbytes() == 4 * layout[-1].stop and all(
-        parameter.is_contiguous()
-        and parameter.untyped_storage().data_ptr() == storage.data_ptr()
-        and parameter.storage_offset() == block.start
-        for parameter, block in zip(parameters, layout, strict=True)
-    )
 
 
 # What a model holds and does not train: a pretrained body, and buffers. It is part of the model's start and never travels.
@@ -105,13 +80,7 @@ def frozen(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def frozen_mark(model: nn.Module) -> str:
-    """A hash of frozen parameters and buffers, by name, type, shape and bits; empty for a model that has neither.
-
-    >>> frozen_mark(nn.Linear(2, 1))
-    ''
-    >>> frozen_mark(nn.Linear(2, 1).requires_grad_(False)) == frozen_mark(nn.Linear(2, 1).requires_grad_(False))
-    False
-    """
+    """A hash of frozen parameters and buffers, by name, type, shape and bits; empty for a model that has neither."""
     parts = [
         f"{name} {tensor.dtype} {tuple(tensor.shape)} {digest_of(bits(tensor))}"
         for name, tensor in (*frozen(model), *model.named_buffers())
@@ -127,11 +96,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def settled(module: nn.Module) -> bool:
-    """Whether a batch normalisation is wholly frozen: it scales by running statistics, each example by itself.
-
-    >>> settled(nn.BatchNorm1d(2)), settled(nn.BatchNorm1d(2).requires_grad_(False))
-    (False, True)
-    """
+    """Whether a module is a wholly frozen batch normalisation: it scales by running statistics, each example alone."""
     if not isinstance(module, nn.modules.batchnorm._BatchNorm) or module.running_mean is None:
         return False
     own = list(module.parameters(recurse=False))
@@ -148,11 +113,11 @@ def training(model: nn.Module) -> nn.Module:
 
 
 def beside(model: nn.Module) -> nn.Module:
-    """A copy to train in: it shares the frozen parameters, which nobody changes, and nothing else."""
+    """A copy to train in, which shares nothing but the frozen parameters."""
     return copy.deepcopy(model, {id(parameter): parameter for _, parameter in frozen(model)})
 
 
-# A model that remembers nothing: each use is given a copy, which shares the parameters at most, and nothing else.
+# A model that remembers nothing: each use is given a copy, which shares the parameters at most.
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 ROWS_AT_A_TIME = 1000
@@ -165,12 +130,12 @@ def fresh(model: nn.Module) -> nn.Module:
 
 
 def twin(model: nn.Module) -> nn.Module:
-    """A copy that shares nothing: not even what is written into a parameter stays."""
+    """A copy that shares nothing, not even parameters. Raises as `fresh`."""
     return _copied(model, {})
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether other code than its class's runs when the module is called: a hook, or a method of its own in a class's place."""
+    """Whether a hook runs when the module is called, or a method of its own in its class's place."""
     replaced = any(callable(getattr(type(module), name, None)) for name in vars(module))
     return replaced or any(getattr(module, hooks) for hooks in HOOKS)
 
@@ -198,21 +163,11 @@ def _copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:
 
 @torch.no_grad()
 def answers_apart(model: nn.Module, x: torch.Tensor, *, answer: tuple[int, ...]) -> torch.Tensor:
-    """What the model answers to every row, [rows, *answer], each as if it were the only one; zeros for a row that it cannot read.
+    """What the model answers to every row, [rows, *answer]; zeros for a row that it cannot read.
 
-    Guarantee: an answer depends on its own row and the parameters alone, and a row that cannot be read changes no other, as far
-    as the model keeps what it remembers in itself: `torch.vmap` makes every row a batch of its own, or a copy sees one row.
-    Assumes: the model is in evaluation mode, and draws nothing.
-
-    >>> answers_apart(nn.BatchNorm1d(2).train(), torch.ones(3, 2), answer=(2,)).shape  # alone, no row has a variance
-    torch.Size([3, 2])
+    Guarantee: an answer depends on its own row and the parameters alone, if the model remembers in itself at most: `torch.vmap` makes
+    a batch of every row, or a copy sees one row. Assumes: the model is in evaluation mode, and draws nothing.
     """
-
-    def one(row: torch.Tensor) -> torch.Tensor:
-        try:
-            return fresh(model)(row[None]).reshape(answer).float().cpu()
-        except Exception:  # noqa: BLE001 - a row's own trouble
-            return torch.zeros(answer)
 
     def several(rows: torch.Tensor) -> torch.Tensor:
         try:
@@ -220,6 +175,12 @@ def answers_apart(model: nn.Module, x: torch.Tensor, *, answer: tuple[int, ...])
             return torch.vmap(lambda row: alone(row[None]).reshape(answer))(rows).float().cpu()
         except Exception:  # noqa: BLE001 - whatever cannot be batched is shown row by row
             return torch.stack([one(row) for row in rows])
+
+    def one(row: torch.Tensor) -> torch.Tensor:
+        try:
+            return fresh(model)(row[None]).reshape(answer).float().cpu()
+        except Exception:  # noqa: BLE001 - a row's own trouble
+            return torch.zeros(answer)
 
     parts = [several(rows) for rows in x.split(ROWS_AT_A_TIME)] if len(x) else []
     return torch.cat(parts) if parts else x.new_zeros((0, *answer), dtype=torch.float32)

@@ -1,21 +1,27 @@
-"""Which operations treat every example of a batch apart. What is not written down here is taken to mix them.
+"""A model's forward pass as a graph (torch.fx) in which every operation is known to keep the examples of a batch apart.
 
-Every value of a model's graph is one of: `rows`, a tensor whose leading dimension is the batch, or the batch times something
-with the batch outermost; `const`, what is the same whatever the rows and however many; `size`, a number or a shape that holds
-the size of the batch; `weight`, a trainable parameter. A rule looks at the arguments of one operation and raises `Unsupported`
-unless example i of the result depends on example i of its arguments alone; `is_rows` then checks the result's shape at two
-sizes of batch. A shape entry is a constant, a multiple of the batch, or what is left over, so that two sizes decide for all; and
-what copies and what shares memory differs at most between one example and several, so that one of the two sizes is 1."""
+The graph is read from a copy of the model and is what runs afterwards, not the model's own code: whatever that code would do at
+another size of batch, in a later call, or with what it remembers, cannot happen.
+
+Every value of the graph is one of: `rows`, a tensor whose leading dimension is the batch, or the batch times something with the
+batch outermost; `const`, what is the same whatever the rows and however many; `size`, a number or a shape that holds the size of
+the batch; `weight`, a trainable parameter. A rule looks at the arguments of one operation and raises `Unsupported` unless example
+i of the result depends on example i of its arguments alone; an operation without a rule is taken to mix them. `is_rows` then
+checks the result's shape at two sizes of batch. A shape entry is a constant, a multiple of the batch, or what is left over, so
+that two sizes decide for all; and what copies and what shares memory differs at most between one example and several, so that
+one of the two sizes is 1."""
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import EllipsisType, NoneType
-from typing import Any
+from types import BuiltinFunctionType, EllipsisType, NoneType
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import fx, nn
+
+from tacit.training.flat import fresh, hooked
 
 SMALL, LARGE = 1, 3  # examples in the two batches that shapes are read from
 _words = str.split
@@ -32,6 +38,10 @@ NAMED = frozenset(
 
 class Unsupported(RuntimeError):
     """Says why a path cannot take this model; the next one is tried."""
+
+
+def reason_of(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +61,6 @@ Rule = Callable[[tuple, dict], Any]  # looks at the arguments of an operation
 
 
 def inside(*arguments: Any) -> Iterator[Value]:
-    """The values among arguments, however deep."""
     for argument in arguments:
         if isinstance(argument, Value):
             yield argument
@@ -89,8 +98,7 @@ def elementwise(args: tuple, kwargs: dict) -> None:
 
 
 def chosen(args: tuple, kwargs: dict) -> None:
-    """`where` between two values; with a condition alone it counts."""
-    if len(args) != 3:
+    if len(args) != 3:  # `where` with a condition alone counts
         raise Unsupported("it picks by values")
     elementwise(args, kwargs)
 
@@ -109,7 +117,7 @@ def apart(rank: int | None = None, *, least: int = 1) -> Rule:
 
     def rule(args: tuple, kwargs: dict) -> None:
         rows = first_only(args, kwargs)
-        refuse_kinds(list(inside(*args[1:], kwargs)), "size")
+        refuse_kinds(inside(*args[1:], kwargs), "size")
         if rows.rank < least or rank not in (None, rows.rank):
             raise Unsupported(f"it is given examples as a tensor of {rows.rank} dimensions")
 
@@ -132,7 +140,6 @@ def along(position: int, name: str = "dim", default: Any = None, *, more: int = 
 
 
 def refuse_leading(dims: Any, rank: int) -> None:
-    """Raises: Unsupported unless these are dimensions after the first."""
     flat = [int(d.small) if isinstance(d, Value) and d.kind == "const" and type(d.small) is int else d for d in dims]
     while any(isinstance(dim, list | tuple) for dim in flat):
         flat = [inner for dim in flat for inner in (dim if isinstance(dim, list | tuple) else [dim])]
@@ -141,7 +148,6 @@ def refuse_leading(dims: Any, rank: int) -> None:
 
 
 def permuted(args: tuple, kwargs: dict) -> None:
-    """The leading dimension stays where it is."""
     apart()(args, kwargs)
     order = _listed((args[0], kwargs["dims"]) if "dims" in kwargs else args)
     if order[0] != 0 or any(type(dim) is not int for dim in order):
@@ -163,15 +169,14 @@ def joined(new: int) -> Rule:
 
 
 def indexed(args: tuple, kwargs: dict) -> None:
-    """All examples, and constant places in each."""
     rows, index = first_only(args, kwargs), args[1]
-    refuse_kinds(list(inside(index)), "size")
+    refuse_kinds(inside(index), "size")
     index = index if isinstance(index, tuple) else (index,)
     if any(isinstance(value.small, torch.Tensor) for value in inside(index)) or any(
         not isinstance(entry, int | slice | Value | NoneType | EllipsisType) for entry in index
     ):
         raise Unsupported("it picks by values")
-    whole = index[0] == slice(None) if not isinstance(index[0], Value) else False
+    whole = not isinstance(index[0], Value) and index[0] == slice(None)
     rest = sum(entry is not None and entry is not Ellipsis for entry in index)
     if not whole and not (index[0] is Ellipsis and rest < rows.rank):
         raise Unsupported("it picks examples out of the batch")
@@ -194,7 +199,6 @@ def multiplied(args: tuple, kwargs: dict) -> None:
 
 
 def attention(args: tuple, kwargs: dict) -> None:
-    """Attention within an example: three dimensions or more, the batch first."""
     elementwise((args[:3], args[3:]), kwargs)
     if len(args) < 3 or any(value.kind != "rows" or value.rank < 3 for value in args[:3]):
         raise Unsupported("its queries, keys and values are not batches of examples")
@@ -208,7 +212,6 @@ def settled(args: tuple, kwargs: dict) -> None:
 
 
 def normalised(args: tuple, kwargs: dict) -> None:
-    """Normalisation over the last dimensions, of which there are fewer than the input has."""
     apart()(args, kwargs)
     shape = [*args[1:2], kwargs.get("normalized_shape")][0]
     shape = shape.small if isinstance(shape, Value) else shape
@@ -217,7 +220,6 @@ def normalised(args: tuple, kwargs: dict) -> None:
 
 
 def padded(args: tuple, kwargs: dict) -> None:
-    """Padding of later dimensions."""
     apart()(args, kwargs)
     widths = [*args[1:2], kwargs.get("pad")][0]
     if isinstance(widths, Value) or len(widths) // 2 >= args[0].rank:
@@ -226,40 +228,34 @@ def padded(args: tuple, kwargs: dict) -> None:
 
 def expanded(args: tuple, kwargs: dict) -> None:
     """No new leading dimension for examples; a constant may be repeated for each of them."""
-    refuse_kinds(list(inside(*args, kwargs)), "weight")
+    refuse_kinds(inside(*args, kwargs), "weight")
     if args[0].kind == "rows" and (kwargs or len(_listed(args)) != args[0].rank):
         raise Unsupported("it repeats the batch")
 
 
 def repeated(args: tuple, kwargs: dict) -> None:
-    """As `expanded`, once along the batch."""
     expanded(args, kwargs)
     if args[0].kind == "rows" and _listed(args)[0] != 1:
         raise Unsupported("it repeats the batch")
 
 
-def _listed(args: tuple) -> list[Any]:
-    """Sizes or dimensions after the tensor, given one by one or as one list."""
+def _listed(args: tuple) -> list[Any]:  # sizes or dimensions after the tensor, given one by one or as one list
     return list(args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:])
 
 
-def filled(args: tuple, kwargs: dict) -> None:
-    """A new tensor of zeros or ones."""
-    refuse_kinds(list(inside(*args[1:], kwargs)), "rows", "weight")
-
-
-def filled_with(position: int) -> Rule:
-    """A new tensor of one number, which is not the size of the batch: that stands in the shape alone."""
+def filled(position: int | None = None) -> Rule:
+    """A new tensor of one number, given at a position or not at all, which is not the size of the batch: only its shape may be."""
 
     def rule(args: tuple, kwargs: dict) -> None:
-        filled(args, kwargs)
-        refuse_kinds(list(inside(args[position:], kwargs.get("fill_value"))), "size", "rows")
+        refuse_kinds(inside(*args[1:], kwargs), "rows", "weight")
+        if position is not None:
+            refuse_kinds(inside(args[position:], kwargs.get("fill_value")), "size", "rows")
 
     return rule
 
 
-def refuse_kinds(values: list[Value], *kinds: str) -> None:
-    """Raises: Unsupported where one of the values is of such a kind."""
+def refuse_kinds(values: Iterable[Value], *kinds: str) -> None:
+    values = list(values)
     names = {"size": "the size of the batch", "weight": "a weight behind its layer's back", "rows": "examples"}
     for kind in kinds:
         if any(value.kind == kind for value in values):
@@ -267,9 +263,6 @@ def refuse_kinds(values: list[Value], *kinds: str) -> None:
 
 
 # The list of what is known to keep examples apart: functions, methods and modules, each with its rule.
-
-linear = apart(least=2)  # a layer of constant weights on the last dimension, which is not the batch
-reshaped = first_only  # any other shape with the batch outermost: examples lie one after the other before and after
 
 ELEMENTWISE = _words(
     """
@@ -298,32 +291,34 @@ ALONG: dict[str, Rule] = {
     "flip": along(1, "dims", more=8),
     "roll": along(2, "dims"),
     "permute": permuted,
-    "cat": joined(0),
-    "concat": joined(0),
+    **dict.fromkeys(("cat", "concat"), joined(0)),
     "stack": joined(1),
 }
 SHAPES: dict[str, Rule] = {
-    **dict.fromkeys(_words("flatten reshape unflatten view"), reshaped),
-    **dict.fromkeys(_words("zeros ones new_zeros new_ones"), filled),
-    "full": filled_with(1),
-    "new_full": filled_with(2),
+    # any other shape with the batch outermost: examples lie one after the other before and after
+    **dict.fromkeys(_words("flatten reshape unflatten view"), first_only),
+    **dict.fromkeys(_words("zeros ones new_zeros new_ones"), filled()),
+    "full": filled(1),
+    "new_full": filled(2),
     "where": chosen,
     "expand": expanded,
     "repeat": repeated,
     "pad": padded,
     "interpolate": apart(least=3),
-    "matmul": multiplied,
-    "bmm": multiplied,
-    "linear": linear,
-    "layer_norm": normalised,
-    "rms_norm": normalised,
+    **dict.fromkeys(("matmul", "bmm"), multiplied),
+    "linear": apart(least=2),  # of constant weights on the last dimension, which is not the batch
+    **dict.fromkeys(("layer_norm", "rms_norm"), normalised),
     "group_norm": apart(least=2),
     "scaled_dot_product_attention": attention,
 }
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool", "lp_pool")
-POOLED: dict[str, Rule] = {f"{pool}{n}d": apart(n + 2) for pool in POOLS for n in (1, 2, 3)}
-BY_NAME: dict[str, Rule] = {**dict.fromkeys(ELEMENTWISE, elementwise), **ALONG, **SHAPES, **POOLED}
-METHODS: dict[str, Rule] = {**BY_NAME, **{f"{name}_": elementwise for name in ELEMENTWISE}}
+METHODS: dict[str, Rule] = {
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    **ALONG,
+    **SHAPES,
+    **{f"{pool}{n}d": apart(n + 2) for pool in POOLS for n in (1, 2, 3)},
+    **{f"{name}_": elementwise for name in ELEMENTWISE},
+}
 OPERATORS = _words(
     "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge and_ or_ invert iadd isub imul itruediv"
 )
@@ -343,30 +338,273 @@ ACTIVATIONS = _words(
     Identity LeakyReLU LogSigmoid Mish PReLU ReLU ReLU6 SELU SiLU Sigmoid Softplus Softshrink Softsign Tanh Tanhshrink Threshold
     """
 )
-PADS = [
-    f"{pad}{n}d"
-    for pad in ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad")
-    for n in (1, 2, 3)
-]
-POOL_MODULES = {"MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "LPPool"}
+PADS = ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad")
+OVER_PLACES = ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "LPPool", "Conv", "InstanceNorm")
 MODULES: dict[type[nn.Module], Rule] = {
     **{getattr(nn, name): elementwise for name in ACTIVATIONS},
-    **{getattr(nn, f"{name}{n}d"): apart(n + 2) for name in (*POOL_MODULES, "Conv", "InstanceNorm") for n in (1, 2, 3)},
-    **{getattr(nn, name): apart(int(name[-2]) + 2) for name in PADS},
+    **{getattr(nn, f"{name}{n}d"): apart(n + 2) for name in (*PADS, *OVER_PLACES) for n in (1, 2, 3)},
     **{getattr(nn, f"BatchNorm{n}d"): settled for n in (1, 2, 3)},
-    nn.Linear: linear,
+    nn.Linear: apart(least=2),
     nn.Embedding: apart(),
     nn.GroupNorm: apart(least=2),
-    nn.LayerNorm: normalised,
-    nn.RMSNorm: normalised,
-    nn.Flatten: reshaped,
-    nn.Unflatten: reshaped,
-    nn.Softmax: along(1),
-    nn.LogSoftmax: along(1),
-    nn.GLU: along(1),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), normalised),
+    **dict.fromkeys((nn.Flatten, nn.Unflatten), first_only),
+    **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.GLU), along(1)),
 }
 SHAPED = {
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "normalized_shape"),
     **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.GLU), "dim"),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), "training"),
 }  # what of the module its rule looks at, as if it had been an argument
+
+
+# The graph: traced, judged node by node, and what runs afterwards.
+
+FACTS = ("dtype", "device", "ndim", "is_cuda", "itemsize")  # of a tensor, the same for every batch
+PLAIN = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class Recorder(Protocol):
+    def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
+        """A layer's number, what it read and what it answered; after every use of a layer."""
+
+
+Forward = Callable[[torch.Tensor, Recorder], torch.Tensor]
+
+
+class Root(nn.Module):
+    """Calls the model with one argument, so that its other arguments keep their defaults."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x.contiguous())  # how rows lie in memory would decide which operations copy and which do not
+
+
+class Tracer(fx.Tracer):
+    proxy_buffer_attributes = True  # so that writing into a buffer is seen
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in MODULES
+
+
+def traced(model: nn.Module, layers: list[nn.Module], x: torch.Tensor) -> Forward:
+    """The forward pass, telling a recorder of these layers. `x`: SMALL + LARGE rows like those to come. Raises: Unsupported."""
+    root, graph = analysed(fresh(model), x)
+    numbers = {name: layers.index(module) for name, module in model.named_modules() if module in layers}
+    return recorded(root, graph, dict(zip(named_layers(numbers), numbers.values(), strict=True)))
+
+
+def analysed(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, fx.Graph]:
+    """A model's graph, whose operations all keep examples apart, and the module that it runs in. Raises: Unsupported."""
+    for name, module in model.named_modules():
+        if hooked(module):
+            raise Unsupported(f"{name or type(module).__name__!r} carries a hook or a forward pass of its own")
+    if torch.nn.modules.module._has_any_global_hook():
+        raise Unsupported("torch's modules carry a hook")
+    root = Root(model)
+    try:
+        graph = Tracer().trace(root)
+        Analysis(root).run(graph, x)
+    except Unsupported:
+        raise
+    except Exception as error:  # a model's own code may raise anything when it is given symbols
+        raise Unsupported(f"its forward pass cannot be traced ({reason_of(error)})") from error
+    return root, graph
+
+
+def named_layers(names: Iterable[str]) -> list[str]:
+    """Where layers of a model are in the module that its graph runs in."""
+    return [f"model.{name}" if name else "model" for name in names]
+
+
+def recorded(root: nn.Module, graph: fx.Graph, numbers: dict[str, int]) -> Forward:
+    """The graph as a function of the rows and a recorder."""
+    first = next(node for node in graph.nodes if node.op == "placeholder")
+    with graph.inserting_after(first):
+        recorder = graph.placeholder("recorder")
+    for node in list(graph.nodes):
+        if node.op == "call_module" and node.target in numbers:
+            with graph.inserting_after(node):
+                graph.call_method("record", (recorder, numbers[node.target], node.args[0], node))
+    return fx.GraphModule(root, graph).forward
+
+
+class Analysis:
+    """Walks through a graph with two batches and a kind for every value."""
+
+    def __init__(self, root: nn.Module):
+        self.root, self.values = root, dict[fx.Node, Value]()
+
+    def run(self, graph: fx.Graph, x: torch.Tensor) -> None:
+        """Raises: Unsupported unless the output has one row for every example, which depends on that example alone."""
+        with torch.no_grad():
+            for node in graph.nodes:
+                if node.op == "placeholder":
+                    self.values[node] = Value("rows", x[:SMALL].clone(), x[SMALL : SMALL + LARGE].clone())
+                elif node.op == "output":
+                    self._check_output(node.args[0])
+                else:
+                    self.values[node] = self._judged(node)
+
+    def _judged(self, node: fx.Node) -> Value:
+        value_of: Any = self.values.__getitem__
+        args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
+        try:
+            value = self._value(node, args, kwargs)
+            if value.kind == "const" and not _plain(value.small):
+                raise Unsupported(
+                    "it gives something else than tensors and numbers, which could be written into unseen"
+                )
+            return value
+        except Unsupported as error:
+            name = str(getattr(node.target, "__name__", node.target)).removeprefix("model.")
+            raise Unsupported(f"{name}: {error}") from None
+
+    def _value(self, node: fx.Node, args: tuple, kwargs: dict) -> Value:
+        if node.op == "get_attr":
+            tensor = operator.attrgetter(str(node.target))(self.root)
+            trains = isinstance(tensor, torch.Tensor) and tensor.requires_grad
+            return Value("weight" if trains else "const", tensor, tensor)
+        if node.op == "call_module":
+            module = self.root.get_submodule(str(node.target))
+            if len(args) != 1 or kwargs or type(module) not in MODULES:
+                raise Unsupported("it is not called with one batch of examples")
+            if any(p.requires_grad for p in module.parameters()) and "rows" not in {v.kind for v in inside(args)}:
+                raise Unsupported("a layer that trains is not given examples")
+            extra = (getattr(module, SHAPED[type(module)]),) if type(module) in SHAPED else ()
+            return self._called(MODULES[type(module)], module, args, kwargs, extra)
+        if node.target is getattr:
+            return _fact(*args)
+        if node.op == "call_method":
+            if node.target in ("size", "dim") and args[0].kind != "const":
+                small, large = _at_both(_method(str(node.target)), args, kwargs)
+                return Value("const" if small == large else "size", small, large)
+            return self._called(METHODS.get(str(node.target)), _method(str(node.target)), args, kwargs)
+        function: Any = node.target
+        of_torch = str(function.__module__).partition(".")[0] in ("torch", "_operator")
+        if not of_torch and not isinstance(
+            function, BuiltinFunctionType
+        ):  # what a model's author has wrapped runs with the graph
+            raise Unsupported("it is code that may remember how often it was called")
+        if function in (operator.mul, operator.getitem) and args[0].__class__ is Value:
+            value = _of_sizes(function, *args)
+            if value:
+                return value
+        return self._called(FUNCTIONS.get(function), function, args, kwargs)
+
+    def _called(self, rule: Rule | None, function: Any, args: tuple, kwargs: dict, extra: tuple = ()) -> Value:
+        """The result of an operation that its rule allows; anything may be done with constants except to write into them."""
+        found = list(inside(*args, kwargs))
+        const = {value.kind for value in found} <= {"const"}
+        if not const:
+            if rule is None:
+                raise Unsupported("it is not known to keep examples apart")
+            rule((*args, *extra), kwargs)
+        before = [[(t._version, _place(t)) for t in _tensors(value)] for value in found]
+        small, large = _at_both(function, args, kwargs)
+        for value, then in zip(found, before, strict=True):
+            if [_place(t) for t in _tensors(value)] != [place for _, place in then]:
+                raise Unsupported("it gives a tensor another place in memory")
+            if [t._version for t in _tensors(value)] != [version for version, _ in then]:
+                self._refuse_write(value)
+        if const:
+            return Value("const", small, large)
+        if not is_rows(small, large):
+            raise Unsupported("its result has not the batch outermost")
+        return Value("rows", small, large)
+
+    def _refuse_write(self, target: Value) -> None:
+        """Raises: Unsupported unless what is written are rows that lie apart, in memory that they share with other rows at most.
+
+        What shares it must be the same for one example as for several: a tensor that is a copy only for several would make an
+        example's answer depend on whether it is alone.
+        """
+        if target.kind != "rows" or not all(map(_lie_apart, _tensors(target))):
+            raise Unsupported("it writes into what the model holds, or into what several examples share")
+        for other in self.values.values():
+            shared = [_shared(getattr(target, size), getattr(other, size)) for size in ("small", "large")]
+            if any(shared) and (other.kind != "rows" or not all(shared)):
+                raise Unsupported("it writes into what the model holds, or into what is a copy at some sizes of batch")
+
+    def _check_output(self, result: Any) -> None:
+        value = self.values.get(result) if isinstance(result, fx.Node) else None
+        if value is None or value.kind != "rows" or not isinstance(value.small, torch.Tensor):
+            raise Unsupported("its answer is not one tensor of scores")
+        if (len(value.small), len(value.large)) != (SMALL, LARGE):
+            raise Unsupported("its answer has not one row for every example")
+
+
+def _plain(value: Any) -> bool:
+    return all(map(_plain, value)) if isinstance(value, list | tuple) else isinstance(value, PLAIN)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, Value):
+        yield from _tensors((value.small, value.large))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+    elif isinstance(value, torch.Tensor):
+        yield value
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+def _lie_apart(rows: torch.Tensor) -> bool:
+    # whether each row ends in memory before the next one begins
+    length = 1 + sum((size - 1) * step for size, step in zip(rows.shape[1:], rows.stride()[1:], strict=True))
+    return not rows.numel() or len(rows) == 1 or rows.stride(0) >= length
+
+
+def _shared(one: Any, other: Any) -> bool:
+    mine = {tensor.untyped_storage().data_ptr() for tensor in _tensors(one)}
+    return any(tensor.untyped_storage().data_ptr() in mine for tensor in _tensors(other))
+
+
+def _at(size: str, arguments: Any) -> Any:
+    if isinstance(arguments, Value):
+        return getattr(arguments, size)
+    if isinstance(arguments, dict):
+        return {key: _at(size, argument) for key, argument in arguments.items()}
+    if isinstance(arguments, slice):
+        return slice(*(_at(size, part) for part in (arguments.start, arguments.stop, arguments.step)))
+    if isinstance(arguments, list | tuple):
+        return type(arguments)([_at(size, argument) for argument in arguments])
+    return arguments
+
+
+def _at_both(function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Any, Any]:
+    return function(*_at("small", args), **_at("small", kwargs)), function(*_at("large", args), **_at("large", kwargs))
+
+
+def _fact(value: Any, name: Any) -> Value:
+    small, large = getattr(value.small, name), getattr(value.large, name)
+    if value.kind == "const" or name in FACTS:
+        return Value("const", small, large)
+    if name == "shape":
+        return Value("const" if value.kind == "weight" else "size", small, large)
+    if name == "mT" and value.kind == "rows" and value.rank > 2:
+        return Value("rows", small, large)
+    raise Unsupported("it is not known to keep examples apart")
+
+
+def _of_sizes(function: Any, first: Value, second: Any) -> Value | None:
+    """An entry of a shape or of several results, and a multiple of the batch; None where the arguments are something else."""
+    part = function is operator.getitem and isinstance(first.small, tuple | list)
+    if not part and (function is not operator.mul or {type(first.small), type(_at("small", second))} != {int}):
+        return None
+    small, large = _at_both(function, (first, second), {})
+    if part and first.kind != "size":
+        return Value(first.kind, small, large)
+    if not part and small != large and isinstance(second, Value) and "size" == second.kind == first.kind:
+        raise Unsupported("it squares the size of the batch")
+    return Value("const" if small == large else "size", small, large)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda owner, *args, **kwargs: getattr(owner, name)(*args, **kwargs)

@@ -4,16 +4,14 @@
     m <- beta m + g                                               momentum, from zero in every round
     theta <- theta - eta m
 
-Guarantee: g comes in here clipped and with its noise, where there is any; all that is done to it depends on parameters, on
-settings and on gradients that carry theirs too. So under DP-SGD this is post-processing: sampling, noise and price of the steps
-are what they were. What changes is how far the noise of a step carries, and `growth` says that to whoever weighs updates by it."""
+Guarantee: g comes in clipped and noised, where there is a clip and noise, so that under DP-SGD this is post-processing: sampling,
+noise and price of the steps stay what they were. How far the noise of a step carries changes, and `growth` says how much."""
 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,33 +21,18 @@ from tacit.errors import BadInput
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.training.flat import blocks, trainable
 
-# FedProx: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020 (arXiv:1812.06127v5), Algorithm 2.
-
-
-def pull(w: torch.Tensor, w_t: torch.Tensor, *, mu: float | torch.Tensor) -> torch.Tensor:
-    """The gradient of the proximal term, mu (w - w^t)."""
-    return mu * (w - w_t)
-
-
-# Learning rates over rounds, as shares of the first one's, counted as torch's schedulers count epochs: `StepLR`, and
-# `CosineAnnealingLR` to the last round.
+# Learning rates over rounds, as shares of the first one's, counted as torch's schedulers count epochs.
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Every round at the learning rate that was set."""
-
     def __call__(self, round: int) -> float:
         return 1.0
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """Half a cosine from the first round to `end` (a share) after the last (Loshchilov and Hutter 2017, arXiv:1608.03983).
-
-    >>> [round(Cosine(rounds=4)(r), 3) for r in range(4)]
-    [1.0, 0.854, 0.5, 0.146]
-    """
+    """Half a cosine from the first round to `end` (a share) after the last (Loshchilov and Hutter 2017, arXiv:1608.03983)."""
 
     rounds: int
     end: float = 0.0
@@ -60,11 +43,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Step:
-    """Times `factor` after every `every` rounds.
-
-    >>> [Step(every=2, factor=0.5)(r) for r in range(5)]
-    [1.0, 1.0, 0.5, 0.5, 0.25]
-    """
+    """Times `factor` after every `every` rounds."""
 
     every: int
     factor: float
@@ -79,10 +58,8 @@ CONSTANT = Constant()
 
 @dataclass(frozen=True)
 class Descent:
-    """Momentum beta, weight decay lambda and proximal mu; the learning rate over rounds. `for_round` makes it that of one round.
-
-    Of a round: `share`, its learning rate over the first one's, and `correction`, SCAFFOLD's c - c_i.
-    """
+    """Momentum beta, weight decay lambda, proximal mu (FedProx; Li et al. 2020, arXiv:1812.06127v5, Algorithm 2) and the schedule.
+    `for_round` adds what a round has: `share`, its learning rate over the first one's, and `correction`, SCAFFOLD's c - c_i."""
 
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -100,16 +77,15 @@ class Descent:
 
     def begin(self, theta_0: torch.Tensor) -> "Motion":
         """The motion of one flat vector of parameters from theta_0, or of several (client, parameter)."""
-        correction = None if self.correction is None else self.correction.to(theta_0.device)
-        return Motion(self, theta_0, correction)
+        return Motion(self, theta_0, None if self.correction is None else self.correction.to(theta_0.device))
 
     def begin_each(self, model: nn.Module) -> "list[Motion]":
         """The motions of a model's trainable parameters, each from where it is."""
-        found = []
+        motions = []
         for block, (_, parameter) in zip(blocks(model), trainable(model), strict=True):
             own = None if self.correction is None else block.of(self.correction.to(parameter.device))
-            found.append(Motion(self, parameter.detach().clone() if self.proximal else parameter.detach(), own))
-        return found
+            motions.append(Motion(self, parameter.detach().clone() if self.proximal else parameter.detach(), own))
+        return motions
 
     def responses(self, steps: int, *, learning_rate: float) -> np.ndarray:
         """How far a gradient has moved the parameters after 1, 2, ... steps, in units of its learning rate: 1, 1, ... if plain."""
@@ -119,13 +95,13 @@ class Descent:
         """The standard deviation that independent noise in every step leaves in the update, in units of a plain step's."""
         if self.plain:
             return np.sqrt(steps)
-        known = self.responses(int(np.max(steps)), learning_rate=learning_rate)
-        return np.sqrt(np.cumsum(known**2))[np.asarray(steps) - 1]
+        responses = self.responses(int(np.max(steps)), learning_rate=learning_rate)
+        return np.sqrt(np.cumsum(responses**2))[np.asarray(steps) - 1]
 
     def reach(self, steps: np.ndarray, *, learning_rate: float) -> np.ndarray:
         """How far a gradient of one in every step moves the parameters: K eta, where all is plain."""
-        known = self.responses(int(np.max(steps)), learning_rate=learning_rate)
-        return learning_rate * self.share * np.cumsum(known)[np.asarray(steps) - 1]
+        responses = self.responses(int(np.max(steps)), learning_rate=learning_rate)
+        return learning_rate * self.share * np.cumsum(responses)[np.asarray(steps) - 1]
 
 
 PLAIN = Descent()
@@ -144,7 +120,7 @@ class Motion:
         if how.weight_decay:
             g = g + summed * how.weight_decay * theta
         if how.proximal:
-            g = g + pull(theta, self.theta_0, mu=summed * how.proximal)
+            g = g + summed * how.proximal * (theta - self.theta_0)
         if self.correction is not None:
             g = g + summed * self.correction
         if how.momentum:
@@ -167,26 +143,22 @@ def noise_growth(mechanism: TrainingMechanism, how: Descent, *, learning_rate: f
 
 @lru_cache(maxsize=64)
 def _responses(momentum: float, pulled: float, steps: int) -> np.ndarray:
-    found, d, m = np.empty(steps), 0.0, 1.0
+    moved, d, m = np.empty(steps), 0.0, 1.0
     for n in range(steps):
         d -= m  # theta <- theta - eta m, in units of eta
-        found[n] = -d
+        moved[n] = -d
         m = momentum * m + pulled * d  # m <- beta m + (lambda + mu) (theta - theta_0)
-    found.flags.writeable = False
-    return found
+    moved.flags.writeable = False
+    return moved
 
 
-# The running mean of a run's models: how much of it each keeps, and how many rounds are in it.
+# The running mean of a run's models.
 
 WARM_UP = 10  # rounds: in round r the mean keeps at most r/(r + 10) of what it was
 
 
 def kept(rate: float, *, round: int) -> float:
-    """What the mean keeps of itself in a round.
-
-    >>> kept(0.9, round=0), kept(0.9, round=10), kept(0.9, round=1000)
-    (0.0, 0.5, 0.9)
-    """
+    """What the mean keeps of itself in a round."""
     return min(rate, round / (round + WARM_UP))
 
 
@@ -211,18 +183,15 @@ FULL = ("ieee", "none")  # "none": nothing is set, here or above, and float32 is
 LAYERS = ("conv", "rnn")  # together: cuDNN's older setting `allow_tf32`, the only one before torch 2.9, stands for both
 
 
-def _settings(backend: Any) -> list[Any]:
-    return [getattr(backend, layer) for layer in LAYERS if hasattr(backend, layer)]
-
-
-CUDNN, ONEDNN = _settings(torch.backends.cudnn), _settings(torch.backends.mkldnn)
+CUDNN, ONEDNN = (
+    [getattr(backend, layer) for layer in LAYERS if hasattr(backend, layer)]
+    for backend in (torch.backends.cudnn, torch.backends.mkldnn)
+)
 
 
 class full_precision:
-    """Convolutions on this device in full float32 within the block; the user's settings are back afterwards.
-
-    Raises: BadInput where torch may round the factors of matrix products, unless nothing is clipped.
-    """
+    """Convolutions on this device in full float32 within the block. Raises: BadInput where torch may round the factors of matrix
+    products, so that a sum of clipped gradients could exceed the clip, unless nothing is `clipped`."""
 
     def __init__(self, device: torch.device, *, clipped: bool = True):
         self.settings = CUDNN if device.type == "cuda" else ONEDNN
@@ -233,7 +202,10 @@ class full_precision:
             refuse_coarse_products()
         found = [(setting, setting.fp32_precision) for setting in self.settings]
         self.coarse = [(setting, precision) for setting, precision in found if precision not in FULL]
-        self.older = self.cuda and _allowed()
+        try:
+            self.older = self.cuda and torch.backends.cudnn.allow_tf32
+        except RuntimeError:  # set by the newer settings, which the older question cannot answer
+            self.older = False
         if self.older:
             torch.backends.cudnn.allow_tf32 = False
         for setting, _ in self.coarse:
@@ -248,16 +220,11 @@ class full_precision:
 
 @contextmanager
 def coarse(precision: str) -> Iterator[None]:
-    """Products of plain SGD with rounded factors within the block: "tf32" or "bfloat16"; "float32" changes nothing.
-
-    Never around what is clipped example by example: `full_precision` would refuse it.
-    """
+    """Products of plain SGD with rounded factors within the block ("tf32", "bfloat16"): never around what is clipped."""
     if precision == "float32":
         yield
     elif precision == "bfloat16":
-        with torch.autocast(
-            "cuda", torch.bfloat16, cache_enabled=False
-        ):  # a recorded graph must not read what is cached
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # a recorded graph must read no cache
             yield
     else:
         before = torch.get_float32_matmul_precision()
@@ -269,7 +236,6 @@ def coarse(precision: str) -> Iterator[None]:
 
 
 def refuse_coarse_products() -> None:
-    """Raises: BadInput where torch may round the factors of a product: a sum of clipped gradients could exceed the clip."""
     try:
         precision = torch.get_float32_matmul_precision()
     except RuntimeError:  # set by the newer settings of single backends, which the older question cannot answer
@@ -280,16 +246,8 @@ def refuse_coarse_products() -> None:
         raise BadInput("Clip gradients outside torch.autocast: products of half precision can exceed the clip.")
 
 
-def _allowed() -> bool:
-    try:
-        return torch.backends.cudnn.allow_tf32
-    except RuntimeError:
-        return False
-
-
-# What the server does with the combined update: SGD, momentum (FedAvgM; Hsu, Qi, Brown 2019, arXiv:1909.06335, section 4) or Adam
-# (FedAdam; Reddi et al. 2021, arXiv:2003.00295, Algorithm 2, without bias correction). Post-processing, so it costs no privacy.
-# What an optimiser remembers is `State.optimizer`, so that a checkpoint holds it.
+# What the server does with the combined update, as post-processing: SGD, momentum (FedAvgM; Hsu, Qi, Brown 2019, arXiv:1909.06335,
+# section 4) or Adam (FedAdam; Reddi et al. 2021, arXiv:2003.00295, Algorithm 2, without bias correction).
 
 Memory = dict[str, torch.Tensor]
 BETA_2 = 0.99  # section 5.2 of arXiv:2003.00295

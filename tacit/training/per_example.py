@@ -1,15 +1,16 @@
 """Three ways to add up clipped per-example gradients: book-keeping, vmap, and a loop over examples.
 
-Each adds sum_i min(1, C / |g_i|) g_i to `out`, in its type; a gradient without a finite norm counts as zero.
-None can mix examples or remember them: the first runs a graph of operations that keep them apart (`traced.py`), the others take the
-gradient of one example at a time, of a model that is copied before each use (`flat.fresh`)."""
+Each adds sum_i min(1, C / |g_i|) g_i to `out`, in its type; a gradient without a finite norm counts as zero. None can mix examples
+or remember them: the first runs a graph of operations that keep them apart (`independence.py`), the others take the gradient of
+one example at a time, of a model that is copied before each use (`flat.fresh`)."""
 
 import operator
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,22 +23,16 @@ from torch.overrides import TorchFunctionMode
 
 from tacit.errors import ModelRefused
 from tacit.parts.losses import Losses, cross_entropy
-from tacit.training.flat import Block, blocks, fresh, settled, trainable, twin, views
-from tacit.training.independence import LARGE, SMALL, Unsupported
+from tacit.training.flat import Block, blocks, fresh, settled, trainable, twin
+from tacit.training.independence import LARGE, SMALL, Forward, Unsupported, reason_of, traced
 from tacit.training.layers import PART_FLOATS, RULES, Form, Rule, add_rows, row_norms
-from tacit.training.traced import Forward, traced
 
 Result = tuple[torch.Tensor, torch.Tensor]  # norms and losses, one per example
+Path = Callable[..., Result]  # (x, y, *, clip, out)
 # of the clip, given away so that one example moves the sum by no more than it: norms are short by 3.7e-4 at most, and the sums with
 # and without the example together wrong by 5.1e-4 clips (docs/derivations.md)
 MARGIN = 2.0**-10
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)  # of the machine, not of an example
-
-
-class Path(Protocol):
-    """A way to the sum of clipped gradients."""
-
-    def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result: ...
 
 
 def example_gradient(
@@ -77,7 +72,7 @@ class BookKeeping:
         with torch.enable_grad():
             losses = self.losses(tape.run(self.forward, x), y)
             total = losses.sum()  # given the outputs' gradients instead, torch imports sympy: 32 MB in every site
-        forms = tape.forms(total, len(y), layers=self.layers, blocks_of=self.blocks_of, rules=RULES)
+        forms = tape.forms(total, len(y), self.layers, self.blocks_of, RULES)
         with torch.no_grad():
             norms = norms_of(forms, like=losses)
             weights = clip_weights(norms, clip)
@@ -87,11 +82,8 @@ class BookKeeping:
 
 
 class Tape:
-    """What the layers of one forward pass read, and where the gradients of their outputs will arrive.
-
-    A gradient edge belongs to the layer's own output even if a later operation overwrites it in place. An input that is
-    overwritten after the layer read it is lost, and shows in its version counter.
-    """
+    """What the layers of one forward pass read, and where the gradients of their outputs will arrive: edges, which stay the layer's
+    own where a later operation overwrites its output. An overwritten input is lost, and shows in its version counter."""
 
     def __init__(self) -> None:
         self.order: list[int] = []
@@ -116,15 +108,14 @@ class Tape:
         self,
         total: torch.Tensor,
         batch: int,
-        *,
         layers: Sequence[nn.Module],
         blocks_of: Sequence[Mapping[str, Block]],
         rules: Mapping[type[nn.Module], Rule],
     ) -> list[tuple[Block, Form]]:
         """The gradients of a sum of losses by every trainable parameter that was used, in the form its layer's rule gives them."""
-        found = torch.autograd.grad(total, self.edges, allow_unused=True) if self.edges else ()
+        gradients = torch.autograd.grad(total, self.edges, allow_unused=True) if self.edges else ()
         uses: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        for index, a, d in zip(self.order, self.inputs, found, strict=True):
+        for index, a, d in zip(self.order, self.inputs, gradients, strict=True):
             if d is not None:
                 uses.setdefault(index, []).append((a, d))
         with torch.no_grad():
@@ -153,30 +144,25 @@ class Vmapped:
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
         named = dict(self.model.named_parameters())
         parameters = {block.name: named[block.name].detach() for block in self.layout}
-        parts = [
-            self._part(parameters, x[i : i + self.step], y[i : i + self.step], clip, out)
-            for i in range(0, len(y), self.step)
-        ]
-        norms, losses = zip(*parts, strict=True)
-        return torch.cat(norms), torch.cat(losses)
 
-    def _part(
-        self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, clip: float, out: torch.Tensor
-    ) -> Result:
-        model = fresh(self.model)
-
-        def loss(own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def loss(model: nn.Module, own: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return self.losses(torch.func.functional_call(model, own, (x[None],)), y[None]).sum()
 
-        gradients = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no batching rule
-            found, losses = gradients(parameters, x, y)
-        rows = [found[block.name].flatten(1) for block in self.layout]
-        norms = torch.stack([row_norms(row) for row in rows]).square().sum(0).sqrt()
-        weights = clip_weights(norms, clip)
-        for view, row in zip(views(out, self.layout), rows, strict=True):
-            add_rows(view.view(-1), torch.nan_to_num(row), weights)
-        return norms, losses
+        parts = []
+        for some, targets in zip(x.split(self.step), y.split(self.step), strict=True):
+            each = torch.func.grad_and_value(partial(loss, fresh(self.model)))
+            with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no batching rule
+                gradients, losses = torch.func.vmap(each, in_dims=(None, 0, 0), randomness="different")(
+                    parameters, some, targets
+                )
+            rows = [gradients[block.name].flatten(1) for block in self.layout]
+            norms = torch.stack([row_norms(row) for row in rows]).square().sum(0).sqrt()
+            weights = clip_weights(norms, clip)
+            for block, row in zip(self.layout, rows, strict=True):
+                add_rows(out[block.start : block.stop], torch.nan_to_num(row), weights)
+            parts.append((norms, losses))
+        norms, losses = zip(*parts, strict=True)
+        return torch.cat(norms), torch.cat(losses)
 
 
 class Looped:
@@ -193,7 +179,7 @@ class Looped:
                 gradient, loss = example_gradient(model, x[i : i + 1], y[i : i + 1], self.losses)
             except OUT_OF_MEMORY:
                 raise
-            except Exception:  # noqa: BLE001 - whatever it was, it depends on this example
+            except Exception:  # noqa: BLE001 - it depends on this example
                 gradient, loss = torch.full_like(out, torch.nan, dtype=torch.float32), torch.tensor(torch.nan)
             norms.append(row_norms(gradient))
             losses.append(loss)
@@ -235,17 +221,24 @@ SEED = 0
 
 def synthetic(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`count` rows and labels of the shape and type of x and y; of their values nothing is read. Raises: ModelRefused."""
-    said = ""
+    reason = ""
     for rows in candidates(model, x, count):
         try:
             with torch.no_grad(), same_chance(x.device):
                 scores = fresh(model)(rows)
-            return rows, labels(scores, y, count)
+            classes = max(1, min(scores.shape[1:], default=1))  # that each answer has a score for
+            break
         except ModelRefused:
             raise
         except Exception as error:  # noqa: BLE001 - a model's own code may raise anything
-            said = said or str(error).partition("\n")[0] or type(error).__name__
-    raise ModelRefused(f"The model cannot read rows of {x.dtype} and shape {tuple(x.shape[1:])}: {said}")
+            reason = reason or reason_of(error)
+    else:
+        raise ModelRefused(f"The model cannot read rows of {x.dtype} and shape {tuple(x.shape[1:])}: {reason}")
+    generator, shape = torch.Generator().manual_seed(SEED), (count, *y.shape[1:])
+    if not y.is_floating_point():
+        return rows, torch.randint(0, classes, shape, generator=generator).to(y)
+    numbers = torch.randn(shape, generator=generator).softmax(1) if len(shape) > 1 else torch.zeros(shape)
+    return rows, numbers.to(y)  # which may be probabilities
 
 
 def candidates(model: nn.Module, x: torch.Tensor, count: int) -> Iterator[torch.Tensor]:
@@ -259,17 +252,9 @@ def candidates(model: nn.Module, x: torch.Tensor, count: int) -> Iterator[torch.
         yield torch.randint(low, max(high, low + 1), shape, generator=generator).to(x)
 
 
-def labels(scores: torch.Tensor, y: torch.Tensor, count: int) -> torch.Tensor:
-    """Targets for these answers: classes that each of them has a score for, or numbers that may be probabilities."""
-    generator, shape = torch.Generator().manual_seed(SEED), (count, *y.shape[1:])
-    if y.is_floating_point():
-        return torch.randn(shape, generator=generator).softmax(1).to(y) if len(shape) > 1 else torch.zeros(shape).to(y)
-    return torch.randint(0, max(1, min(scores.shape[1:], default=1)), shape, generator=generator).to(y)
-
-
 @contextmanager
 def same_chance(device: torch.device) -> Iterator[None]:
-    """The same random numbers every time, for torch, NumPy and Python; theirs go on afterwards as if nothing had been drawn."""
+    """The same random numbers of torch, NumPy and Python every time; theirs go on afterwards as if nothing had been drawn."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(SEED)
@@ -315,17 +300,11 @@ def refuse(model: nn.Module) -> None:
 
 
 def settle(
-    model: nn.Module,
-    names: Sequence[str],
-    x: torch.Tensor,
-    y: torch.Tensor,
-    *,
-    losses: Losses = cross_entropy,
-    most: int = ALONE,
+    model: nn.Module, names: Sequence[str], x: torch.Tensor, y: torch.Tensor, *, losses: Losses, most: int = ALONE
 ) -> tuple[str, Path, str]:
     """The first of the named paths that agrees with single examples: its name, itself, and why those before it do not.
 
-    Of x and y only shape and type are used. `most` is how many examples a path will be given at once. Raises: ModelRefused when no
+    Of x and y only shape and type are used. `most` is how many examples a path is tried with at once. Raises: ModelRefused when no
     path agrees, or when the forward pass writes into the model or remembers elsewhere.
     """
     rows, labels = synthetic(model, x, y, count=SMALL + LARGE)
@@ -342,7 +321,7 @@ def settle(
             except ModelRefused:
                 raise
             except Exception as error:  # noqa: BLE001 - single examples went through: this path cannot take the model
-                reason = str(error).partition("\n")[0] or type(error).__name__
+                reason = reason_of(error)
             if path and not reason:
                 if name != "book-keeping":
                     refuse_other_order(gradients, alone(model, few[0].flip(0), few[1].flip(0), losses).flip(0))
@@ -356,22 +335,22 @@ def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses) ->
     gradients = []
     for i in range(len(y)):
         used = twin(model)
-        before = _state(used)
+        before = {name: (id(tensor), tensor._version) for name, tensor in _tensors(used)}
         try:
             with same_chance(x.device), Watched():
                 gradients.append(example_gradient(used, x[i : i + 1].clone(), y[i : i + 1], losses)[0])
         except Exception as error:
-            text = str(error).partition("\n")[0] or type(error).__name__
-            raise ModelRefused(f"The model cannot be trained on single examples: {text}") from error
-        for name, state in _state(used).items():
-            held, first = (operator.attrgetter(name)(one).detach().nan_to_num() for one in (used, model))
-            if before.get(name) != state or not torch.equal(held, first):  # `.data` leaves no other trace
+            raise ModelRefused(f"The model cannot be trained on single examples: {reason_of(error)}") from error
+        for name, tensor in _tensors(used):
+            after, first = (operator.attrgetter(name)(one).detach().nan_to_num() for one in (used, model))
+            same = before.get(name) == (id(tensor), tensor._version)
+            if not same or not torch.equal(after, first):  # `.data` leaves no other trace
                 raise ModelRefused(f"The forward pass writes into {name!r}, which would carry records past the noise.")
     return torch.stack(gradients)
 
 
 def refuse_other_order(gradients: torch.Tensor, again: torch.Tensor) -> None:
-    """Raises: ModelRefused where gradients differ from those of the same rows in another order, although the model was copied."""
+    """Raises: ModelRefused where gradients of a copied model depend on the order of the rows."""
     if not torch.allclose(
         again, gradients, rtol=TOLERANCE, atol=BLOCK_FLOOR * float(gradients.abs().max()), equal_nan=True
     ):
@@ -411,8 +390,9 @@ def difference(model: nn.Module, path: Path, gradients: torch.Tensor, x: torch.T
     worst = float(((found - norms).abs() - TOLERANCE * norms).max())
     if not worst <= BLOCK_FLOOR * TOLERANCE * clip:
         return "its norms are not those of single examples"
-    layout, floor = blocks(model), BLOCK_FLOOR * float(vector_norm(expected))
-    for block, want, got in zip(layout, views(expected, layout), views(sums, layout), strict=True):
+    floor = BLOCK_FLOOR * float(vector_norm(expected))
+    for block in blocks(model):
+        want, got = block.of(expected), block.of(sums)
         if not float(vector_norm(want - got)) <= BLOCK_TOLERANCE * float(vector_norm(want)) + floor:
             return f"its sum differs in {block.name!r}"
     return ""
@@ -426,12 +406,11 @@ def drawn(model: nn.Module) -> Iterator[None]:
     kept = [parameter.clone() for parameter in parameters]
     try:
         for parameter in parameters:
+            low, high = VECTORS
             if parameter.dim() > 1:
-                width = (3 / max(1, parameter[0].numel())) ** 0.5  # a layer's answers are about as large as its inputs
-                values = torch.empty(parameter.shape).uniform_(-width, width, generator=generator)
-            else:
-                values = torch.empty(parameter.shape).uniform_(*VECTORS, generator=generator)
-            parameter.copy_(values)
+                high = (3 / max(1, parameter[0].numel())) ** 0.5  # a layer's answers are about as large as its inputs
+                low = -high
+            parameter.copy_(torch.empty(parameter.shape).uniform_(low, high, generator=generator))
         yield
     finally:
         for parameter, old in zip(parameters, kept, strict=True):
@@ -454,7 +433,5 @@ class Watched(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _state(model: nn.Module) -> dict[str, tuple[int, int]]:
-    # identity and version of everything the model holds
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    return {name: (id(tensor), tensor._version) for name, tensor in tensors}
+def _tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]

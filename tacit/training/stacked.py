@@ -13,7 +13,7 @@ from tacit.errors import ModelRefused
 from tacit.parts.losses import Losses
 from tacit.training.clipping import clipped_sum_slow
 from tacit.training.flat import Block, blocks, flatten, fresh, trainable
-from tacit.training.independence import LARGE, SMALL, Unsupported
+from tacit.training.independence import LARGE, SMALL, Unsupported, analysed, named_layers, recorded
 from tacit.training.layers import row_norms, sum_type, summed
 from tacit.training.optimizer import full_precision
 from tacit.training.per_example import (
@@ -32,7 +32,6 @@ from tacit.training.per_example import (
     unsupported,
 )
 from tacit.training.stacked_layers import RULES, STACKED, Pool, beginning
-from tacit.training.traced import analysed, named_layers, recorded
 
 ALIGNED = 32  # floats: rows of a stack begin at whole cache lines
 

@@ -16,7 +16,7 @@ from tacit.parts.losses import cross_entropy
 from tacit.training.clipping import Clipper, workspace
 from tacit.training.independence import Unsupported
 from tacit.training.stacked import stack_of
-from tacit.training.traced import analysed
+from tacit.training.independence import analysed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of some of the writes tried here, and refuses others
 

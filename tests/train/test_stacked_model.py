@@ -6,7 +6,7 @@ from torch import nn
 
 from tacit.parts.losses import cross_entropy
 from tacit.training.clipping import clipped_sum_slow
-from tacit.training.flat import assign, flatten
+from tacit.training.flat import flatten
 from tacit.training.independence import LARGE, SMALL, Unsupported
 from tacit.training.optimizer import full_precision
 from tacit.training.per_example import example_gradient
@@ -111,7 +111,7 @@ def test_the_gradients_of_stacked_clients_are_those_of_each_alone(name):
     weights = torch.rand(CLIENTS, EXAMPLES, device=DEVICE)
     found = stack.gradients(stack.cut(thetas), x, y, weights)
     for k in range(CLIENTS):
-        assign(theta, thetas[k])
+        theta.copy_(thetas[k])
         alone = sum(
             w * example_gradient(model, a[None], b[None])[0] for w, a, b in zip(weights[k], x[k], y[k], strict=True)
         )
@@ -130,7 +130,7 @@ def test_the_clipped_sums_of_stacked_clients_are_those_of_each_alone_whatever_fi
     clip = 0.5
     sums, norms, losses = stack.clipped_sums(stack.rows(theta, CLIENTS).copy_(thetas), x, y, mask, clip=clip)
     for k in range(CLIENTS):
-        assign(theta, thetas[k])
+        theta.copy_(thetas[k])
         there = mask[k].bool()
         alone = clipped_sum_slow(model, x[k][there], y[k][there], clip=clip)
         torch.testing.assert_close(sums[k].float(), alone, rtol=1e-4, atol=1e-6)
