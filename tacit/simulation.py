@@ -44,7 +44,7 @@ from tacit.report.page import write_page
 from tacit.report.plan import refuse_spent
 from tacit.report.writers import load_writers, open_writers
 from tacit.training.independence import Unsupported
-from tacit.training.stacked_steps import warm
+from tacit.training.stacked import warm
 
 # Who trains the clients of a run: each by itself, or many at once in one stack. Decided once and kept in `run.json`.
 

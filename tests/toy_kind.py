@@ -4,7 +4,6 @@ It is local DP on whole updates with one public noise multiplier for all, writte
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from tacit.privacy.guarantee import EMPTIED, Words
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.privacy.plan import Plan
 from tacit.privacy.samplers import Participation
-from tacit.training.dp_sgd import noised_update
+from tacit.training.sgd import NoisedUpdate
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +43,7 @@ class ToyPlan(Plan):
     def algorithm(self, wiring):
         noise = np.full(self.clients, self.mechanism.noise_std)
         server = wiring.server(wiring.rule("mean"), PopulationStatistics(wiring.population.epsilons, noise))
-        return LocalDP(lambda client: self.mechanism, server, partial(noised_update, sgd=wiring.training))
+        return LocalDP(lambda client: self.mechanism, server, NoisedUpdate(wiring.training))
 
     def words(self, experiment):
         return Words("whoever sees a toy", EMPTIED, "toys")

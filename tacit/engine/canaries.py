@@ -32,8 +32,8 @@ from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.mechanism import CohortMechanism, NoiseState, TrainingMechanism
 from tacit.random import Derive, Stream, keyed
 from tacit.training.clipping import Trained, Workspace
-from tacit.training.dp_sgd import DpSgd, NoisedUpdate
 from tacit.training.flat import blocks
+from tacit.training.sgd import DpSgd, NoisedUpdate
 from tacit.types import Bounded, Client, Message, Private, Raw, State
 from tacit.wire import digest_of
 

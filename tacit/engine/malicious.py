@@ -20,8 +20,7 @@ from tacit.experiment import Experiment
 from tacit.plugin import part
 from tacit.random import seeded
 from tacit.training.clipping import Trained, Workspace
-from tacit.training.dp_sgd import DpSgd
-from tacit.training.sgd import Local
+from tacit.training.sgd import DpSgd, Local
 from tacit.types import Client, Private, Raw
 
 SIDES = 9  # a square is this part of a picture's shorter side: 1 of 8 pixels would be lost, so at least 2; 3 of 28

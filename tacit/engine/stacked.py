@@ -1,7 +1,8 @@
 """Trains a whole cohort at once: every client is a row of one matrix of parameters, its rows are places in one tensor.
-Clients that run DP-SGD are sampled, clipped, summed and noised in step (stacked_private.py); those that run plain SGD are trained
-in step, and what their algorithm then does to an update is its own code. The twin of `OneByOne`: the streams are the same, so they
-differ by float32 rounding, and by noise that is drawn on the device. Guarantee: that of each client's mechanism."""
+
+Clients that run DP-SGD are sampled, clipped, summed and noised in step (`InStep`); those of plain SGD are trained in step, and what
+their algorithm then does to an update is its own code. The streams are those of `OneByOne`: the two differ by float32 rounding,
+and by noise that is drawn on the device. Guarantee: that of each client's mechanism."""
 
 import copy
 import dataclasses
@@ -10,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -26,38 +28,52 @@ from tacit.algorithms.scaffold import correction_of
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts
 from tacit.engine.release import ClientDerive
-from tacit.engine.stacked_private import InStep, noised_there
 from tacit.engine.trainers import Carried, OverTensors, Pending, Task, task, task_of, workspace_of
 from tacit.errors import TacitError, TrainingDiverged
+from tacit.privacy.local.mechanism import SampledGaussian, row_noise
+from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
-from tacit.training.batches import Batches, Viewed, equal, filled, later, over_views, shuffled, shuffled_alike
+from tacit.training.batches import (
+    Batches,
+    Shifts,
+    Viewed,
+    equal,
+    filled,
+    later,
+    over_views,
+    sent,
+    shuffled,
+    shuffled_alike,
+)
 from tacit.training.clipping import Trained, Workspace
-from tacit.training.dp_sgd import DpSgd, NoisedUpdate
+from tacit.training.fused import DeviceStream, add_normals_, keys_of
 from tacit.training.independence import Unsupported
-from tacit.training.optimizer import coarse, full_precision
-from tacit.training.sgd import LocalSgd
-from tacit.training.stacked import stack_of
-from tacit.training.stacked_steps import Captured, sgd_steps
-from tacit.types import Client, Message, Raw
+from tacit.training.optimizer import Motion, coarse, full_precision, noise_growth
+from tacit.training.sgd import DpSgd, LocalSgd, NoisedUpdate, in_units
+from tacit.training.stacked import Captured, dp_sgd_step, dp_sgd_steps, sgd_steps, stack_of
+from tacit.types import Bounded, Client, Message, Private, Raw
 from tacit.wire import digest_of, pack, unpack
 
 LOG = logging.getLogger(__name__)
 FIRST = 4  # of a cohort on a device, which part is trained first: meanwhile the batches of the others are drawn
+FOLD = 4  # batches of other sizes are filled up to a multiple of this at least
 Finish = Callable[[], list[Carried]]
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def started(working: Iterator[Any]) -> Iterator[Any]:
-    """A generator that has come to its first yield, where it has read nothing. What it raised before is raised when it is read."""
+    """A generator that has come to its first yield, where it has read nothing. What it raised before is raised when it is read,
+    which is after the charge."""
+
+    def raising(error: Exception) -> Iterator[Any]:
+        raise error
+        yield
+
     try:
         next(working)
-    except Exception as error:  # noqa: BLE001 - told when the replies are read, which is after the charge
-        return _raising(error)
+    except Exception as error:  # noqa: BLE001
+        return raising(error)
     return working
-
-
-def _raising(error: Exception) -> Iterator[Any]:
-    raise error
-    yield
 
 
 def _after_start(working: Iterator[Any]) -> Iterator[Any]:
@@ -65,19 +81,8 @@ def _after_start(working: Iterator[Any]) -> Iterator[Any]:
     yield from working
 
 
-def local_of(algorithm: Algorithm) -> DpSgd | LocalSgd:
-    """How an algorithm's clients train. Raises: Unsupported for somebody else's training, which nobody can stack."""
-    local: Any = getattr(algorithm, "local", None)
-    local = local.sgd if isinstance(local, NoisedUpdate) else local
-    if isinstance(algorithm, RecordSums | SecretRecordSums):
-        raise Unsupported("its clients sum the gradients of one batch each, and do not train")
-    if type(local) is DpSgd or type(local) is LocalSgd:
-        return local
-    raise Unsupported("its clients run somebody else's training")
-
-
 class Stacked(OverTensors):
-    """The trainer. `chunk` is how many clients are trained together.
+    """The trainer. `chunk` is how many clients are trained at once.
     Raises: Unsupported with the reason where the model or the algorithm's training cannot be stacked."""
 
     def __init__(
@@ -93,7 +98,12 @@ class Stacked(OverTensors):
     ):
         self.algorithm, self.work, self.population, self.derive = algorithm, work, population, derive
         self.chunk, self.repeats, self.precision = chunk, repeats, precision
-        self.local = local_of(algorithm)
+        if isinstance(algorithm, RecordSums | SecretRecordSums):
+            raise Unsupported("its clients sum the gradients of one batch each, and do not train")
+        local: Any = getattr(algorithm, "local", None)
+        self.local = local.sgd if isinstance(local, NoisedUpdate) else local
+        if type(self.local) not in (DpSgd, LocalSgd):
+            raise Unsupported("its clients run somebody else's training")
         if isinstance(getattr(getattr(algorithm, "server", None), "control", None), MeanRegularised):
             raise Unsupported("each client's round begins with a model of its own (personal.when)")
         views = self.local.views if isinstance(self.local, DpSgd) else None
@@ -111,8 +121,8 @@ class Stacked(OverTensors):
         return max(1, self.chunk // 16)
 
     def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
-        """As every trainer; a device is at work before this returns, and what goes wrong there is told when it is read.
-        A mechanism that noises each client by itself may be somebody else's code, which reads what it noises: it waits."""
+        """As every trainer; a device is at work before this returns, and what goes wrong there is raised when it is read.
+        A mechanism that noises each client alone may be somebody else's code, which reads what it noises: it waits."""
         working = self._working(message, self.question(message), round, cohort)
         if self.work.theta.is_cuda and self._noised_there(cohort):
             return started(working)
@@ -130,14 +140,16 @@ class Stacked(OverTensors):
         return noised_there([algorithm.mechanism(client) for client in clients], streams)
 
     def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
-        """What the clients release, in their order."""
         return _after_start(self._working(received, question, round, cohort))
 
     def _working(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Any]:
         message, at, silent = in_round(received, round), 0, True
         begun: Finish | None = None
         while at < len(cohort):
-            clients, after = [self.population[index] for index in cohort[at : at + self._part(at)]], None
+            several = self.chunk
+            if not at and self.work.theta.is_cuda:
+                several = max(1, self.chunk // FIRST // self.width) * self.width
+            clients, after = [self.population[index] for index in cohort[at : at + several]], None
             try:
                 after = self._begin(message, question, round, clients)
             except torch.OutOfMemoryError:
@@ -157,15 +169,10 @@ class Stacked(OverTensors):
             yield None
         yield from begun() if begun else ()
 
-    def _part(self, at: int) -> int:
-        if at or not self.work.theta.is_cuda:
-            return self.chunk
-        return max(1, self.chunk // FIRST // self.width) * self.width
-
     def _one_by_one(self, received: Message, question: str, round: int, clients: Sequence[Client]) -> list[Carried]:
         train, home = task(self.algorithm, self.work, self.population, self.derive), self.work.theta.device
-        told = received.to(torch.device("cpu"))
-        replies = [train(told, question, round, client.index) for client in clients]
+        message = received.to(torch.device("cpu"))
+        replies = [train(message, question, round, client.index) for client in clients]
         return [(unpack(raw).to(home), info) for raw, info in replies]
 
     def _smaller(self) -> None:
@@ -182,13 +189,21 @@ class Stacked(OverTensors):
         # each stream is made once: what has been drawn of one is never drawn again for something else
         streams = [cache(partial(self.derive, question, round, client)) for client in clients]
         theta, device = received.tensors["params"].to(self.work.theta.device), self.work.theta.device
-        drawn = [derive("train") for derive in streams]
+        drawn, local = [derive("train") for derive in streams], self.local.for_round(round, None)
+        server, corrections = getattr(self.algorithm, "server", None), None
+        if server is not None and server.control:
+            corrections = torch.stack([correction_of(received, client) for client in clients]).to(device)
         with chance(device, streams[0]("dropout").torch_seed()):
-            if isinstance(self.local, LocalSgd):
-                updates, losses = self._plain(theta, received, clients, drawn, round)
-                sound, scales, facts = self._looked_at(updates, losses, received)
-                return lambda: self._finished(updates, sound, scales, facts(), received, clients, streams, round)
-            groups = self._private(theta, received, clients, drawn, round)
+            if isinstance(local, LocalSgd):
+                updates, losses = self._plain(local, theta, clients, drawn, corrections)
+                return self._finish(updates, losses, received, clients, streams, round)
+            algorithm: Any = self.algorithm  # of local DP
+            mechanisms, groups = [algorithm.mechanism(client) for client in clients], []
+            for steps in sorted({mechanism.steps for mechanism in mechanisms}):
+                group = [k for k, mechanism in enumerate(mechanisms) if mechanism.steps == steps]
+                some = ([one[k] for k in group] for one in (clients, mechanisms, drawn))
+                own = corrections[group] if corrections is not None else None
+                groups.append((group, InStep(self, local, theta, *some, own).begin()))
 
         def released() -> list[Carried]:
             done = {k: trained for places, results in groups for k, trained in zip(places, results(), strict=True)}
@@ -197,22 +212,14 @@ class Stacked(OverTensors):
 
         return released
 
-    def _corrections(self, received: Message, clients: Sequence[Client]) -> torch.Tensor | None:
-        server = getattr(self.algorithm, "server", None)
-        if server is None or not server.control:
-            return None
-        return torch.stack([correction_of(received, client) for client in clients]).to(self.work.theta.device)
-
-    # plain SGD, and what the algorithm then does to an update
-
     def _plain(
-        self, theta: torch.Tensor, received: Message, clients: Sequence[Client], streams: Sequence[Stream], round: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        local = self.local
-        if not isinstance(local, LocalSgd):
-            raise TypeError("only plain SGD is trained here")
-        corrections = self._corrections(received, clients)
-        local = local.for_round(round, None)
+        self,
+        local: LocalSgd,
+        theta: torch.Tensor,
+        clients: Sequence[Client],
+        streams: Sequence[Stream],
+        corrections: torch.Tensor | None,
+    ) -> Pair:
         idle = (
             -len(clients) % self.width if theta.is_cuda else 0
         )  # cohorts of other sizes are filled up with nobody's rows
@@ -223,77 +230,63 @@ class Stacked(OverTensors):
         steps = partial(sgd_steps, self.stack, **how)
         more = () if corrections is None else (torch.cat([corrections, corrections.new_zeros(idle, len(theta))]),)
         with coarse(self.precision):
-            updates, losses = self._run(("plain", uneven), steps, theta, batches, rate, *more)
+            updates, losses = self.play(("plain", uneven), steps, theta, batches, rate, *more)
         return updates[: len(clients)], losses[: len(clients)]
 
-    def _looked_at(
-        self, updates: torch.Tensor, losses: torch.Tensor, received: Message
-    ) -> tuple[torch.Tensor, bool, Callable[[], list[list[float]]]]:
-        least, most = updates.aminmax(dim=1)  # both are NaN where anything is
-        sound = least.isfinite() & most.isfinite() & losses.isfinite()
-        scales = self.algorithm.scale_rows_(updates, received) if isinstance(self.algorithm, CentralDP) else None
-        known = [losses, sound.to(losses.dtype)] + ([] if scales is None else [scales])
-        return sound, scales is not None, later(torch.stack(known))
-
-    def _finished(
+    def _finish(
         self,
         updates: torch.Tensor,
-        sound: torch.Tensor,
-        scaled: bool,
-        facts: list[list[float]],
+        losses: torch.Tensor,
         received: Message,
         clients: Sequence[Client],
         streams: Sequence[Callable[[str], Stream]],
         round: int,
-    ) -> list[Carried]:
-        losses, fine, *scales = facts
-        if not all(fine):
-            updates.masked_fill_(~sound[:, None], 0.0)  # in place: no row decides how much memory is asked for
-        told = [{"loss": loss} if good else {"diverged": 1.0} for loss, good in zip(losses, fine, strict=True)]
-        if isinstance(self.algorithm, FedAvg):
-            _refuse_diverged(told, clients, round)
-            return self.algorithm.released_rows(updates, told, clients, received)
-        if isinstance(self.algorithm, CentralDP):
-            # what is zero now is within every clip
-            own = [scale if good else 1.0 for scale, good in zip(scales[0], fine, strict=True)] if scaled else None
-            return self.algorithm.released_rows(updates, told, clients, received, scales=own)
-        answers = []
-        for client, update, info, derive in zip(clients, updates, told, streams, strict=True):
-            algorithm: Any = dataclasses.replace(self.algorithm, local=self._given(Trained(Raw(update), info)))  # type: ignore
-            trained = algorithm.train(self.work, received, client, derive)
-            answers.append((algorithm.release(trained, client, received), trained.info))
-        return answers
+    ) -> Finish:
+        algorithm: Any = self.algorithm
+        least, most = updates.aminmax(dim=1)  # both are NaN where anything is
+        sound = least.isfinite() & most.isfinite() & losses.isfinite()
+        scales = algorithm.scale_rows_(updates, received) if isinstance(algorithm, CentralDP) else None
+        facts = later(torch.stack([losses, sound.to(losses.dtype)] + ([] if scales is None else [scales])))
 
-    def _given(self, trained: Trained) -> Any:
-        def given(*_: Any, **__: Any) -> Trained:
-            return trained
+        def finished() -> list[Carried]:
+            numbers, fine, *scaled = facts()
+            if not all(fine):
+                updates.masked_fill_(~sound[:, None], 0.0)  # in place: no row decides how much memory is asked for
+            infos = [{"loss": loss} if good else {"diverged": 1.0} for loss, good in zip(numbers, fine, strict=True)]
+            if isinstance(algorithm, FedAvg):
+                for info, client in zip(infos, clients, strict=True):
+                    if "diverged" in info:
+                        raise TrainingDiverged(
+                            f"The training of client {client.id} diverged in round {round + 1}: lower train.learning_rate; the"
+                            " last good checkpoint is kept."
+                        )
+                return algorithm.released_rows(updates, infos, clients, received)
+            if isinstance(algorithm, CentralDP):
+                # what is zero now is within every clip
+                own = [s if good else 1.0 for s, good in zip(scaled[0], fine, strict=True)] if scaled else None
+                return algorithm.released_rows(updates, infos, clients, received, scales=own)
+            answers = []
+            for client, update, info, derive in zip(clients, updates, infos, streams, strict=True):
+                given = partial(_given, Trained(Raw(update), info))
+                local = NoisedUpdate(given) if isinstance(algorithm, LocalDP) else given
+                trained = dataclasses.replace(algorithm, local=local).train(self.work, received, client, derive)
+                answers.append((algorithm.release(trained, client, received), trained.info))
+            return answers
 
-        return NoisedUpdate(given) if isinstance(self.algorithm, LocalDP) else given
+        return finished
 
-    def _private(
-        self, theta: torch.Tensor, received: Message, clients: Sequence[Client], streams: Sequence[Stream], round: int
-    ) -> list[tuple[list[int], Callable[[], list[Trained]]]]:
-        algorithm, local = self.algorithm, self.local
-        if not isinstance(algorithm, LocalDP) or not isinstance(local, DpSgd):
-            raise TypeError("only clients that run DP-SGD are trained here")
-        local, corrections = local.for_round(round, None), self._corrections(received, clients)
-        mechanisms, clip = [algorithm.mechanism(client) for client in clients], float(self.work.clip or 0)
-        groups = []
-        for count in sorted({mechanism.steps for mechanism in mechanisms}):
-            group = [k for k, mechanism in enumerate(mechanisms) if mechanism.steps == count]
-            own = corrections[group] if corrections is not None else None
-            some = ([clients[k] for k in group], [mechanisms[k] for k in group], [streams[k] for k in group])
-            at = (self.stack, self.population, clip, local, self._run, theta)
-            groups.append((group, InStep(*at, *some, own).begin()))
-        return groups
-
-    def _run(
+    def play(
         self, name: Any, steps: Callable[..., Any], theta: torch.Tensor, batches: Batches, *more: torch.Tensor
     ) -> Any:
+        """Runs `steps`, recorded under its name, on the population's rows."""
         if name not in self._recorded:
             x, y = self.population.x, self.population.y
             self._recorded[name] = Captured(lambda start, *rest: steps(start, x, y, *rest))
         return self._recorded[name](theta, batches.places, batches.mask, *more)
+
+
+def _given(trained: Trained, *_: Any, **__: Any) -> Trained:
+    return trained
 
 
 def _shuffled(
@@ -326,20 +319,139 @@ def chance(device: torch.device, seed: int) -> Iterator[None]:
         generator.set_state(before)
 
 
-def _refuse_diverged(told: Sequence[dict[str, float]], clients: Sequence[Client], round: int) -> None:
-    for info, client in zip(told, clients, strict=True):
-        if "diverged" in info:
-            raise TrainingDiverged(
-                f"The training of client {client.id} diverged in round {round + 1}: lower train.learning_rate; the last good"
-                " checkpoint is kept."
-            )
+@dataclass(frozen=True, eq=False)
+class InStep:
+    """DP-SGD of clients that take as many steps, from `theta` (Algorithm 2, lines 8-15, of arXiv:2009.03561).
+
+    Guarantee: that of each client's mechanism. It samples and noises here as in `dp_sgd`; the sums are labelled with the clip that
+    bounded them, and a mechanism made for another one refuses. Where noise is drawn on the device, its deviation is read off the
+    mechanism whose event is charged (`row_noise`); any other mechanism than `SampledGaussian` noises each client itself.
+    """
+
+    trainer: Stacked
+    local: DpSgd  # of the round
+    theta: torch.Tensor
+    clients: Sequence[Client]
+    mechanisms: Sequence[TrainingMechanism]
+    streams: Sequence[Stream]
+    corrections: torch.Tensor | None  # SCAFFOLD's, one row for each
+
+    def begin(self) -> Callable[[], list[Trained]]:
+        """Sets them to work. What is returned waits for the device, and gives what each has trained."""
+        local, pairs = self.local, list(zip(self.mechanisms, self.clients, strict=True))
+        expected = np.array([mechanism.sampling_rate * client.size for mechanism, client in pairs])
+        rates = local.learning_rate * local.descent.share / expected
+        numbers = [sent(torch.from_numpy(part).to(self.theta.dtype), self.theta.device) for part in (rates, expected)]
+        with full_precision(self.theta.device):
+            updates, seen = self._there(*numbers) if self._on_device() else self._here(*numbers)
+        updates = torch.where(
+            updates.isfinite().all(1, keepdim=True), updates, 0.0
+        )  # as `dp_sgd.finite`, for all at once
+        seen_later = later(seen.T)
+
+        def trained() -> list[Trained]:
+            results = []
+            for mechanism, update, rate, (loss, examples, clipped) in zip(
+                self.mechanisms, updates, rates.tolist(), seen_later(), strict=True
+            ):
+                growth = noise_growth(mechanism, local.descent, learning_rate=local.learning_rate)
+                info = {"loss": loss / max(examples, 1), "clipped": clipped / max(examples, 1)}
+                one = Trained(Private(update, rate * mechanism.noise_std * growth), info)
+                results.append(in_units(one, local.descent.share))
+            return results
+
+        return trained
+
+    def _on_device(self) -> bool:
+        return self.theta.is_cuda and noised_there(self.mechanisms, self.streams)
+
+    def _filled(self, drawn: Sequence[Sequence[np.ndarray]], *, fold: int = 1) -> Batches:
+        starts = [int(self.trainer.population.offsets[client.index]) for client in self.clients]
+        return filled(drawn, starts, fold=fold).to(self.theta.device)
+
+    def _there(self, rates: torch.Tensor, summed: torch.Tensor) -> Pair:
+        trios = list(zip(self.clients, self.mechanisms, self.streams, strict=True))
+        drawn = [
+            [mechanism.sample(mechanism.init(), stream, client.size)[1] for _ in range(mechanism.steps)]
+            for client, mechanism, stream in trios
+        ]
+        clip, stack, keys = self._clip, self.trainer.stack, keys_of(self.streams, self.theta.device)
+        own: Any = self.mechanisms  # each a SampledGaussian, by `_on_device`
+        stds = sent(row_noise(own, clip=clip), self.theta.device)
+        longest = max(len(batch) for batches in drawn for batch in batches)
+        batches = self._filled(drawn, fold=max(FOLD, 1 << max(0, longest.bit_length() - 5)))
+        how = {"descent": dataclasses.replace(self.local.descent, correction=None), "clip": clip}
+        views, corrected = self.local.views, self.corrections is not None
+
+        def steps(start: torch.Tensor, *rest: torch.Tensor) -> Pair:
+            x, y, places, mask, rates, summed, keys, stds, *more = rest
+            own = more.pop(0) if corrected else None
+            shown = None if views is None else partial(_shown, views, more.pop(0))
+
+            def noise(sums: torch.Tensor, step: int) -> torch.Tensor:
+                return add_normals_(sums, stds, keys, step)
+
+            return dp_sgd_steps(stack, start, x, y, places, mask, rates, summed, own, **how, noise=noise, shown=shown)
+
+        more = [] if self.corrections is None else [self.corrections]
+        more += [] if views is None else [self._offsets(batches, drawn)]
+        return self.trainer.play("private", steps, self.theta, batches, rates, summed, keys, stds, *more)
+
+    @property
+    def _clip(self) -> float:
+        return float(self.trainer.work.clip or 0)
+
+    def _offsets(self, batches: Batches, drawn: Sequence[Sequence[np.ndarray]]) -> torch.Tensor:
+        views: Any = self.local.views
+        offsets = torch.zeros(*batches.places.shape, views.count, 2, dtype=torch.long)
+        for k, (stream, own) in enumerate(zip(self.streams, drawn, strict=True)):
+            for step, batch in enumerate(own):
+                offsets[step, k, : len(batch)] = views.offsets(stream, len(batch))
+        return sent(offsets, self.theta.device)
+
+    def _here(self, rates: torch.Tensor, summed: torch.Tensor) -> Pair:
+        stack, population = self.trainer.stack, self.trainer.population
+        states = [mechanism.init() for mechanism in self.mechanisms]
+        rows, seen = stack.rows(self.theta, len(self.clients)), self.theta.new_zeros(3, len(self.clients))
+        move = Motion(self.local.descent, self.theta, self.corrections)
+
+        def noise(sums: torch.Tensor) -> torch.Tensor:
+            noisy = []
+            for k, (mechanism, stream, row) in enumerate(zip(self.mechanisms, self.streams, sums, strict=True)):
+                states[k], noised = mechanism.noise(states[k], stream, Bounded(row, self._clip))  # + N(0, (zC)^2 I)
+                noisy.append(noised.vector)
+            return torch.stack(noisy)
+
+        trios = list(zip(self.clients, self.mechanisms, self.streams, strict=True))
+        for _ in range(self.mechanisms[0].steps):
+            drawn = []
+            for k, (client, mechanism, stream) in enumerate(trios):
+                states[k], batch = mechanism.sample(states[k], stream, client.size)  # line 11: each with probability p
+                drawn.append([batch])
+            batches = self._filled(drawn)
+            x, y = population.x[batches.places[0]], population.y[batches.places[0]]
+            if self.local.views is not None:
+                x = _shown(self.local.views, self._offsets(batches, drawn), x, 0)
+            at = (stack, rows, seen, x, y, batches.mask[0], rates, summed, move)
+            dp_sgd_step(*at, clip=self._clip, noise=noise)
+        return rows - self.theta, seen
+
+
+def noised_there(mechanisms: Sequence[TrainingMechanism], streams: Sequence[Stream]) -> bool:
+    """Whether a device draws the noise: of mechanisms that it knows, and of streams that a seeded simulation has."""
+    plain = all(type(mechanism) is SampledGaussian for mechanism in mechanisms)
+    return plain and all(isinstance(stream, DeviceStream) for stream in streams)
+
+
+def _shown(views: Shifts, offsets: torch.Tensor, x: torch.Tensor, step: int) -> torch.Tensor:
+    return views.of(x.flatten(0, 1), offsets[step].flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
 # Cohorts that one stack does not train alone: some clients are malicious, or there are several devices.
 
 
 def stacked(parts: Parts) -> OverTensors:
-    """Trains `parts.together` clients at once, on each of the run's devices; malicious ones by themselves.
+    """Trains `parts.together` clients at once, on each of the run's devices; malicious ones alone.
     Raises: Unsupported with the reason where the algorithm's training or the model cannot be stacked."""
     if parts.attack is not None:
         malicious: Any = parts.algorithm
@@ -358,7 +470,7 @@ def stacked(parts: Parts) -> OverTensors:
 
 
 class Beside(OverTensors):
-    """`stack` trains the honest clients at once, `alone` each of the `malicious` by itself; replies keep the cohort's order.
+    """`stack` trains the honest clients at once, `alone` each of the `malicious`; replies keep the cohort's order.
     Guarantee: the honest clients' answers are the stack's, for a cohort without the others."""
 
     def __init__(self, stack: OverTensors, alone: Task, malicious: Sequence[int]):
@@ -384,7 +496,6 @@ class Split(OverTensors):
         self.question = trainers[0].question
 
     def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
-        """What the clients release, in their order; what was trained on another device comes to where the model is."""
         count, home = len(self.trainers), received.tensors["params"].device
         cuts = [len(cohort) * k // count for k in range(count + 1)]
 

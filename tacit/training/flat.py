@@ -30,7 +30,7 @@ class Block:
 
 
 def blocks(model: nn.Module) -> tuple[Block, ...]:
-    """The layout of the flat vector. Raises: ModelRefused for parameters without a shape and trainable ones that are not float32."""
+    """The layout of the flat vector. Raises: ModelRefused for parameters without a shape, or trainable and not float32."""
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise ModelRefused(f"Parameter {name!r} has no shape yet: pass one batch through the model first.")
@@ -165,8 +165,8 @@ def _copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:
 def answers_apart(model: nn.Module, x: torch.Tensor, *, answer: tuple[int, ...]) -> torch.Tensor:
     """What the model answers to every row, [rows, *answer]; zeros for a row that it cannot read.
 
-    Guarantee: an answer depends on its own row and the parameters alone, if the model remembers in itself at most: `torch.vmap` makes
-    a batch of every row, or a copy sees one row. Assumes: the model is in evaluation mode, and draws nothing.
+    Guarantee: an answer depends on its own row and the parameters alone, if the model remembers in itself at most: `torch.vmap`
+    makes a batch of every row, or a copy sees one row. Assumes: the model is in evaluation mode, and draws nothing.
     """
 
     def several(rows: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, EllipsisType, NoneType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -364,12 +364,10 @@ FACTS = ("dtype", "device", "ndim", "is_cuda", "itemsize")  # of a tensor, the s
 PLAIN = (torch.Tensor, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-class Recorder(Protocol):
-    def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
-        """A layer's number, what it read and what it answered; after every use of a layer."""
-
-
-Forward = Callable[[torch.Tensor, Recorder], torch.Tensor]
+Record = Callable[
+    [int, torch.Tensor, torch.Tensor], None
+]  # a layer's number, what it read and what it answered, at every use
+Forward = Callable[[torch.Tensor, Record], torch.Tensor]
 
 
 class Root(nn.Module):
@@ -391,7 +389,7 @@ class Tracer(fx.Tracer):
 
 
 def traced(model: nn.Module, layers: list[nn.Module], x: torch.Tensor) -> Forward:
-    """The forward pass, telling a recorder of these layers. `x`: SMALL + LARGE rows like those to come. Raises: Unsupported."""
+    """The forward pass, recording these layers. `x`: SMALL + LARGE rows like those to come. Raises: Unsupported."""
     root, graph = analysed(fresh(model), x)
     numbers = {name: layers.index(module) for name, module in model.named_modules() if module in layers}
     return recorded(root, graph, dict(zip(named_layers(numbers), numbers.values(), strict=True)))
@@ -421,14 +419,14 @@ def named_layers(names: Iterable[str]) -> list[str]:
 
 
 def recorded(root: nn.Module, graph: fx.Graph, numbers: dict[str, int]) -> Forward:
-    """The graph as a function of the rows and a recorder."""
+    """The graph as a function of the rows and of what records every use of the layers."""
     first = next(node for node in graph.nodes if node.op == "placeholder")
     with graph.inserting_after(first):
-        recorder = graph.placeholder("recorder")
+        record = graph.placeholder("record")
     for node in list(graph.nodes):
         if node.op == "call_module" and node.target in numbers:
             with graph.inserting_after(node):
-                graph.call_method("record", (recorder, numbers[node.target], node.args[0], node))
+                graph.call_method("__call__", (record, numbers[node.target], node.args[0], node))
     return fx.GraphModule(root, graph).forward
 
 

@@ -92,7 +92,7 @@ class Tape:
         self.edges: list[GradientEdge] = []
 
     def run(self, forward: Forward, x: torch.Tensor) -> torch.Tensor:
-        logits = forward(x, self)
+        logits = forward(x, self.record)
         if any(a._version != version for a, version in zip(self.inputs, self.versions, strict=True)):
             raise Unsupported("an operation overwrites in place what a layer has read")
         return logits

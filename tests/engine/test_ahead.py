@@ -12,8 +12,7 @@ from tacit.engine import trainers
 from tacit.engine.assemble import build
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.run_folder import open_folder
-from tacit.engine.stacked import stacked, started
-from tacit.engine.stacked_private import noised_there
+from tacit.engine.stacked import noised_there, stacked, started
 from tacit.engine.trainers import Trainer
 from tacit.errors import BadInput, LedgerError
 from tacit.privacy.local.mechanism import SampledGaussian

@@ -134,7 +134,7 @@ def test_a_comment_in_the_report_page_between_a_crash_and_a_resume_charges_nobod
 
 def test_a_comment_in_what_trains_is_another_release_and_is_paid_for(installed, tmp_path):
     crashed(tmp_path / "run")
-    edit(installed / "training" / "dp_sgd.py")
+    edit(installed / "training" / "sgd.py")
     resumed = tacit.run(EXPERIMENT, out=tmp_path / "run", resume=True, page=False)
     again = [
         (client, attempt) for client, round, attempt in charges(resumed.out, "client, round, attempt") if round == 1

@@ -18,8 +18,7 @@ from tacit.errors import BadInput, Refused
 from tacit.lab.audit.mechanism import prepared
 from tacit.random import seeded
 from tacit.training.clipping import workspace
-from tacit.training.dp_sgd import DpSgd
-from tacit.training.sgd import LocalSgd
+from tacit.training.sgd import DpSgd, LocalSgd
 from tacit.wire import pack, unpack
 
 KINDS = ["replacement", "dba", "edge-case", "adaptive"]

@@ -20,7 +20,7 @@ from tacit.random import seeded
 from tacit.training.clipping import Clipper
 from tacit.training.flat import flatten
 from tacit.training.optimizer import Sgd
-from tacit.training.stacked import StackedModel, VmappedModel
+from tacit.training.stacked import Stack, StackedModel
 from tacit.types import Message
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -96,7 +96,7 @@ def test_one_example_moves_the_sum_of_stacked_clients_by_no_more_than_the_clip(p
     x = torch.stack(ordered(power))[None].to(DEVICE)
     y, mask = torch.zeros_like(x[..., 0], dtype=torch.long), torch.ones_like(x[..., 0])
     model = nn.Sequential(nn.Linear(1, 1, bias=False)).to(DEVICE)
-    for stack in (StackedModel(model, torch.zeros(5, 1, device=DEVICE), one_number), VmappedModel(model, one_number)):
+    for stack in (StackedModel(model, torch.zeros(5, 1, device=DEVICE), one_number), Stack(model, one_number)):
         theta = stack.rows(flatten(model), 1)
         with_it, without = (
             stack.clipped_sums(theta, x[:, k:], y[:, k:], mask[:, k:], clip=1.0)[0].double() for k in (0, 1)

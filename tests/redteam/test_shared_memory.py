@@ -14,9 +14,8 @@ from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.parts.losses import cross_entropy
 from tacit.training.clipping import Clipper, workspace
-from tacit.training.independence import Unsupported
+from tacit.training.independence import Unsupported, analysed
 from tacit.training.stacked import stack_of
-from tacit.training.independence import analysed
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of some of the writes tried here, and refuses others
 

@@ -22,9 +22,8 @@ from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.training.batches import Viewed, over_views
 from tacit.training.clipping import Clipper, clipped_sum_slow, workspace
-from tacit.training.dp_sgd import dp_sgd, noised_update
 from tacit.training.flat import flatten
-from tacit.training.sgd import LocalSgd
+from tacit.training.sgd import LocalSgd, NoisedUpdate, dp_sgd
 from tacit.types import Budget, Client
 from tacit.wire import pack, unpack
 
@@ -223,9 +222,9 @@ def test_client_level_training_that_fails_is_a_zero_update_with_its_noise(kind):
     if kind == "raises":
         x[3] = 1e4
     work, mechanism = workspace(model, clip=CLIP, physical_batch=8), SampledGaussian(1.0, CLIP, 1.0)
-    sgd = LocalSgd(lambda client: 2, lambda client: 8, learning_rate=0.1)
-    given = {"sgd": sgd, "stream": seeded(3)("train")}
-    found = noised_update(work, work.theta.clone(), client_of(x, y, "client"), mechanism, **given).update
+    train = NoisedUpdate(LocalSgd(lambda client: 2, lambda client: 8, learning_rate=0.1))
+    client = client_of(x, y, "client")
+    found = train(work, work.theta.clone(), client, mechanism, stream=seeded(3)("train")).update
     assert found.noise_std == CLIP
     assert bool(found.vector.isfinite().all())
     std = float(found.vector.std()) / CLIP

@@ -14,7 +14,7 @@ from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import Stream, seeded
 from tacit.training.clipping import Clipper, workspace
-from tacit.training.dp_sgd import dp_sgd
+from tacit.training.sgd import dp_sgd
 
 
 class TurnsAround(nn.Module):

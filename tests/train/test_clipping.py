@@ -330,10 +330,10 @@ def test_an_output_overwritten_in_place_keeps_its_gradient():
 def test_an_input_overwritten_in_place_is_seen():
     layer, (x, _) = nn.Linear(6, CLASSES), batch(6)
 
-    def overwrites(x, tape):
+    def overwrites(x, record):
         h = x.clone()
         logits = layer(h)
-        tape.record(0, h, logits)
+        record(0, h, logits)
         h.mul_(2)
         return logits
 

@@ -14,9 +14,8 @@ from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.training.batches import shuffled
 from tacit.training.clipping import workspace
-from tacit.training.dp_sgd import DpSgd, dp_sgd
 from tacit.training.optimizer import PLAIN, Cosine, Descent, Step
-from tacit.training.sgd import sgd
+from tacit.training.sgd import DpSgd, dp_sgd, sgd
 from tacit.types import Budget, Client
 
 SIZE, RATE = 40, 0.3

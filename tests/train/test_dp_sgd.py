@@ -7,7 +7,7 @@ from torch import nn
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.training.clipping import workspace
-from tacit.training.dp_sgd import dp_sgd
+from tacit.training.sgd import dp_sgd
 from tacit.types import Budget, Client
 
 SIZE = 40

@@ -14,7 +14,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.random import seeded
 from tacit.training.clipping import Trained, workspace
-from tacit.training.dp_sgd import noised_update
+from tacit.training.sgd import NoisedUpdate
 from tacit.types import Budget, Client, Raw
 
 MECHANISM = SampledGaussian(noise_multiplier=1.5, clip=0.2, sampling_rate=1.0)
@@ -37,9 +37,7 @@ def noised(update, mechanism=MECHANISM, seed=0):
     def sgd(work, theta, client, stream):
         return Trained(Raw(update))
 
-    return noised_update(
-        None, torch.zeros_like(update), CLIENT, mechanism, sgd=sgd, stream=seeded(seed)("train")
-    ).update
+    return NoisedUpdate(sgd)(None, torch.zeros_like(update), CLIENT, mechanism, stream=seeded(seed)("train")).update
 
 
 def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves():

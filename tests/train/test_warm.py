@@ -4,14 +4,14 @@ import sys
 FAILING = """
 import sys, time
 import torch
-from tacit.training import stacked_steps as warm
+from tacit.training import stacked as warm
 
 def slowly(devices):  # as a device wakes up: within torch, beside Python
     rows, until = torch.ones(300, 300), time.monotonic() + 1.5
     while time.monotonic() < until:
         torch.mm(rows, rows)
 
-warm._woken = slowly
+warm._load = slowly
 warm.warm(["cuda"])
 sys.exit(3)
 """

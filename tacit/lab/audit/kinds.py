@@ -27,8 +27,8 @@ from tacit.privacy.accounting.events import IntegerSumDpEvent
 from tacit.privacy.central.kind import BandedPlan, CentralPlan
 from tacit.privacy.distributed.kind import DistributedPlan, lanes_of
 from tacit.random import Derive, keyed
-from tacit.training.dp_sgd import DpSgd
 from tacit.training.optimizer import Sgd
+from tacit.training.sgd import DpSgd
 from tacit.types import Message
 from tacit.wire import pack, state_digest, unpack
 

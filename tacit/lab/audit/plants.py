@@ -22,7 +22,7 @@ from tacit.lab.audit.evidence import layers_of
 from tacit.lab.audit.probes import Prepare
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream, keyed
-from tacit.training.dp_sgd import DpSgd
+from tacit.training.sgd import DpSgd
 from tacit.types import Bounded, Private, Shared
 
 TRAINERS = ("one by one", "side by side", "stacked", "site")  # the names that an audit is given

@@ -25,8 +25,8 @@ from tacit.privacy.plan import Plan, Purse
 from tacit.privacy.queries.mechanism import NOTHING, Queries, budgets, priced, queries_of
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
-from tacit.training.dp_sgd import DpSgd, NoisedUpdate
 from tacit.training.optimizer import PLAIN, Descent
+from tacit.training.sgd import DpSgd, NoisedUpdate
 from tacit.types import Client, Unit
 from tacit.wire import digest_of
 

@@ -7,10 +7,9 @@ import torch
 from statistical import has_std
 
 import tacit
-from tacit.engine import stacked_private
+from tacit.engine import stacked
 from tacit.engine.assemble import build
-from tacit.engine.stacked import Stacked
-from tacit.engine.stacked_private import InStep
+from tacit.engine.stacked import InStep, Stacked
 from tacit.errors import BadInput
 from tacit.random import Stream, keyed
 from tacit.training.batches import Shifts
@@ -88,13 +87,13 @@ def test_the_noise_has_the_deviation_that_is_stated_and_is_another_in_every_step
 
 
 def test_batches_are_a_poisson_sample_of_the_stated_rate(there, monkeypatch):
-    sizes, real = [], stacked_private.filled
+    sizes, real = [], stacked.filled
 
     def counted(drawn, *arguments, **more):
         sizes.extend(len(batch) for batches in drawn for batch in batches)
         return real(drawn, *arguments, **more)
 
-    monkeypatch.setattr(stacked_private, "filled", counted)
+    monkeypatch.setattr(stacked, "filled", counted)
     parts = parts_of(sampling_rate=0.25, local_steps=60)
     sent(parts, kind=DeviceStream)
     assert there == [3]
