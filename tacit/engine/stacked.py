@@ -101,7 +101,7 @@ class Stacked(OverTensors):
         if isinstance(algorithm, RecordSums | SecretRecordSums):
             raise Unsupported("its clients sum the gradients of one batch each, and do not train")
         local: Any = getattr(algorithm, "local", None)
-        self.local = local.sgd if isinstance(local, NoisedUpdate) else local
+        self.local: Any = local.sgd if isinstance(local, NoisedUpdate) else local  # LocalSgd or DpSgd
         if type(self.local) not in (DpSgd, LocalSgd):
             raise Unsupported("its clients run somebody else's training")
         if isinstance(getattr(getattr(algorithm, "server", None), "control", None), MeanRegularised):
@@ -201,9 +201,9 @@ class Stacked(OverTensors):
             mechanisms, groups = [algorithm.mechanism(client) for client in clients], []
             for steps in sorted({mechanism.steps for mechanism in mechanisms}):
                 group = [k for k, mechanism in enumerate(mechanisms) if mechanism.steps == steps]
-                some = ([one[k] for k in group] for one in (clients, mechanisms, drawn))
-                own = corrections[group] if corrections is not None else None
-                groups.append((group, InStep(self, local, theta, *some, own).begin()))
+                own: Any = [[one[k] for k in group] for one in (clients, mechanisms, drawn)]
+                own.append(corrections[group] if corrections is not None else None)
+                groups.append((group, InStep(self, local, theta, *own).begin()))
 
         def released() -> list[Carried]:
             done = {k: trained for places, results in groups for k, trained in zip(places, results(), strict=True)}

@@ -1,10 +1,8 @@
 """Per-example gradients in the forms that make them cheap: as factors, as a few table rows, or as they are.
 
-Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping,
-arXiv:2210.00038v3). Each form answers two questions: the squared norm of every example's gradient, and the sum of the
-gradients under given weights. An example without a finite norm has weight 0; since 0 times infinity is no number, what is not
-finite is replaced by what is (`nan_to_num`: a selection, entry by entry) before it meets its weight. That is done in place:
-forms own their factors, and the norms are asked before the sums.
+Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping, arXiv:2210.00038v3). An example
+without a finite norm has weight 0; since 0 times infinity is no number, what is not finite is replaced (`nan_to_num`) before it
+meets its weight, in place: forms own their factors, and the norms are taken before the sums.
 
 How float32 rounds a sum depends on who is in it: one example among 8,192 moved the sum by twice its clip. Sums are therefore
 double but for FEW examples (`sum_type`), sums over the rows of one example always are, and `clip_weights` gives a part of the
@@ -12,7 +10,7 @@ clip away that covers what is left. docs/derivations.md has the bounds."""
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,20 +31,9 @@ Rows = Callable[[slice], tuple[torch.Tensor, torch.Tensor]]
 Arranged = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Form(Protocol):
-    """The gradients of one parameter, one per example."""
-
-    def squared_norms(self) -> torch.Tensor:
-        """|g_i|^2 for every example i; asked once, before the sum."""
-        ...
-
-    def add_weighted(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        """out += sum_i weights_i g_i, where `out` has the parameter's shape; weight 0 takes out whatever g_i is."""
-        ...
-
-    def add_stacked(self, weights: torch.Tensor, out: torch.Tensor) -> None:
-        """The same for several clients: weights (client, example), examples client by client, one `out` for each client."""
-        ...
+# A form has the gradients of one parameter, one per example i, and three functions: `squared_norms` gives every |g_i|^2, once;
+# `add_weighted` adds sum_i weights_i g_i to `out`, which has the parameter's shape, where weight 0 takes out whatever g_i is;
+# `add_stacked` does so for several clients, with weights (client, example), examples client by client, and one `out` for each.
 
 
 class Dense:
@@ -109,11 +96,9 @@ class Table:
 
 
 class Product:
-    """Gradients sum_t d_t a_t^T, kept as factors: `rows(part)` gives a (examples, time, groups, p) and d (..., q).
-
-    `gradients` is a shorter way to all of them, (batch, groups * q * p); `arranged` gives a sum (groups, q, p) its shape.
-    The cheaper way to the norm is taken: the Gram matrices of a and d for few rows of many columns, otherwise the gradients.
-    """
+    """Gradients sum_t d_t a_t^T, kept as factors: `rows(part)` gives a (examples, time, groups, p) and d (..., q), `gradients` is a
+    shorter way to all of them, (batch, groups * q * p), and `arranged` gives a sum (groups, q, p) its shape. The cheaper way to the
+    norm is taken: the Gram matrices of a and d for few rows of many columns, otherwise the gradients."""
 
     def __init__(
         self,
@@ -171,6 +156,9 @@ class Product:
         return [slice(start, start + step) for start in range(0, self.batch, step)]
 
 
+Form = Dense | Outer | Table | Product
+
+
 def add_rows(out: torch.Tensor, gradients: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """out += the weighted sum of gradients (example, size), some examples at a time: they are copied into the type of `out`."""
     step = max(1, PART_FLOATS // max(1, gradients.shape[1]))
@@ -197,15 +185,13 @@ def wide(rows: torch.Tensor) -> torch.Tensor:
 
 
 def cleaned(rows: torch.Tensor) -> torch.Tensor:
-    """`nan_to_num`, in place where that can be: a copy would cost more than the selection, and nobody needs the rows again."""
+    """`nan_to_num`, in place where that can be: nobody needs the rows again."""
     return rows.nan_to_num_() if rows.is_contiguous() else nan_to_num(rows)
 
 
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
-    """Norms along the last dimension, of long rows piece by piece: of 10^7 entries a float32 sum lost 2 % of the norm.
-
-    A piece and every level above it lose at most 512 units in the last place.
-    """
+    """Norms along the last dimension, of long rows piece by piece: of 10^7 entries a float32 sum lost 2 % of the norm. A piece and
+    every level above it lose at most 512 units in the last place."""
     size = rows.shape[-1]
     if size <= LONGEST:
         return vector_norm(rows, dim=-1)
@@ -220,21 +206,18 @@ def factor_norms(rows: torch.Tensor) -> torch.Tensor:
 
 
 def multiplied(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    """The gradients (batch, groups * q * p) of their factors."""
     if a.shape[2] == 1:
         return torch.bmm(d[:, :, 0].mT, a[:, :, 0]).flatten(1)
     return (d.permute(0, 2, 3, 1) @ a.transpose(1, 2)).flatten(1)
 
 
 def weighted(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    """The sum of the gradients over the examples."""
     if a.shape[2] == 1:
         return torch.mm(d.reshape(-1, d.shape[3]).t(), a.reshape(-1, a.shape[3]))
     return torch.bmm(d.permute(2, 3, 0, 1).flatten(2), a.permute(2, 0, 1, 3).flatten(1, 2))
 
 
 def multiplied_norms(a: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    """Squared norms from the gradients, which are thrown away; rounded up as `gram_norms`."""
     return _rounded_up(row_norms(multiplied(wide(a), wide(d))).square(), a.transpose(1, 2), d.transpose(1, 2))
 
 
@@ -258,7 +241,6 @@ def _rounded_up(squares: torch.Tensor, a: torch.Tensor, d: torch.Tensor) -> torc
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Uses = list[tuple[torch.Tensor, torch.Tensor]]
 Rule = Callable[[Any, Uses, int], dict[str, Form]]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def linear(layer: nn.Linear, uses: Uses, batch: int) -> dict[str, Form]:
@@ -269,45 +251,50 @@ def linear(layer: nn.Linear, uses: Uses, batch: int) -> dict[str, Form]:
         return {"weight": Outer(a, d), "bias": Dense(d)}
     a = joined([a.reshape(batch, -1, p) for a, _ in uses])
     d = joined([d.reshape(batch, -1, q) for _, d in uses])
-    time = a.shape[1]
-
-    def rows(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        return a[part, :, None], d[part, :, None]
-
-    def arranged(total: torch.Tensor) -> torch.Tensor:
-        return total.view(q, p)
-
-    return {"weight": Product(rows, arranged, batch=batch, time=time, groups=1, p=p, q=q), "bias": Dense(d.sum(1))}
+    shape: Any = {"batch": batch, "time": a.shape[1], "groups": 1, "p": p, "q": q}
+    weight = Product(lambda part: (a[part, :, None], d[part, :, None]), lambda total: total.view(q, p), **shape)
+    return {"weight": weight, "bias": Dense(d.sum(1))}
 
 
 def conv(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
     """A convolution is a linear layer on the windows of its input, one row a place, for every group of channels."""
-    groups, q, p = layer.groups, layer.out_channels // layer.groups, prod(layer.weight.shape[1:])
-    pairs = [(a.unflatten(0, (batch, -1)), d.unflatten(0, (batch, -1)).flatten(3)) for a, d in uses]
+    p = prod(layer.weight.shape[1:])
 
-    def rows(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        a = [windows(layer, a[part].flatten(0, 1)).view(len(d[part]), -1, groups, p) for a, d in pairs]
-        d = [d[part].unflatten(2, (groups, q)).permute(0, 1, 4, 2, 3).flatten(1, 2) for _, d in pairs]
-        return joined(a), joined(d)
+    def read(a: torch.Tensor) -> torch.Tensor:
+        return windows(layer, a.flatten(0, 1)).view(len(a), -1, layer.groups, p)
 
     def arranged(total: torch.Tensor) -> torch.Tensor:
         return total.view(layer.out_channels, *layer.kernel_size, -1).movedim(-1, 1)
 
-    time = sum(d.shape[1] * d.shape[3] for _, d in pairs)
-    weight = Product(rows, arranged, batch=batch, time=time, groups=groups, p=p, q=q)
+    return of_windows(layer, by_example(uses, batch), read, arranged)
+
+
+def by_example(uses: Uses, batch: int) -> Uses:
+    return [(a.unflatten(0, (batch, -1)), d.unflatten(0, (batch, -1)).flatten(3)) for a, d in uses]
+
+
+def of_windows(
+    layer: Conv, pairs: Uses, read: Arranged, arranged: Arranged, gradients: Callable[[], torch.Tensor] | None = None
+) -> dict[str, Form]:
+    """The forms of a convolution; `read` gives the windows (example, place, group, p) of some examples' inputs."""
+    groups, q, p = layer.groups, layer.out_channels // layer.groups, prod(layer.weight.shape[1:])
+
+    def rows(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        d = [d[part].unflatten(2, (groups, q)).permute(0, 1, 4, 2, 3).flatten(1, 2) for _, d in pairs]
+        return joined([read(a[part]) for a, _ in pairs]), joined(d)
+
+    shape: Any = {"batch": len(pairs[0][1]), "time": sum(d.shape[1] * d.shape[3] for _, d in pairs)}
+    weight = Product(rows, arranged, **shape, groups=groups, p=p, q=q, gradients=gradients)
     return {"weight": weight, "bias": Dense(added([d.sum((1, 3)) for _, d in pairs]))}
 
 
 def windows(layer: Conv, x: torch.Tensor) -> torch.Tensor:
-    """The windows (batch, *places, groups, *kernel, channels of the group) that a convolution reads, as copies.
-
-    Channels are innermost, so that the copy moves long runs of memory: up to ten times faster than `F.unfold`.
-    """
+    """The windows (batch, *places, groups, *kernel, channels of the group) that a convolution reads, as copies. Channels are
+    innermost, so that the copy moves long runs of memory: up to ten times faster than `F.unfold`."""
     x = padded(layer, x).movedim(1, -1).contiguous()
     kernel, stride, dilation = layer.kernel_size, layer.stride, layer.dilation
-    positions = [
-        (s - r * (k - 1) - 1) // t + 1 for s, k, t, r in zip(x.shape[1:], kernel, stride, dilation, strict=False)
-    ]
+    sizes = zip(x.shape[1:], kernel, stride, dilation, strict=False)
+    positions = [(s - r * (k - 1) - 1) // t + 1 for s, k, t, r in sizes]
     batch, *space, _ = x.stride()
     channels = layer.in_channels // layer.groups
     moves = [s * t for s, t in zip(space, stride, strict=True)]
@@ -317,7 +304,6 @@ def windows(layer: Conv, x: torch.Tensor) -> torch.Tensor:
 
 
 def padded(layer: Conv, x: torch.Tensor) -> torch.Tensor:
-    """The input with the layer's padding around it."""
     if layer.padding == "valid":
         return x
     if layer.padding == "same":
@@ -341,7 +327,6 @@ def embedding(layer: nn.Embedding, uses: Uses, batch: int) -> dict[str, Form]:
 
 
 def normalised(layer: Any, a: torch.Tensor) -> torch.Tensor:
-    """The output of a normalisation before its scale and shift."""
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
         norm: Callable[..., torch.Tensor] = F.layer_norm if isinstance(layer, nn.LayerNorm) else F.rms_norm
         return norm(a, layer.normalized_shape, eps=layer.eps)
@@ -370,18 +355,11 @@ def added(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-LAYERS: dict[str, tuple[type[nn.Module], ...]] = {  # the layers with rules of their own, by what they do
-    "linear": (nn.Linear,),
-    "conv": (nn.Conv1d, nn.Conv2d, nn.Conv3d),
-    "embedding": (nn.Embedding,),
-    "norm": NORMS,
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear,
+    nn.Embedding: embedding,
+    **dict.fromkeys(CONVS, conv),
+    **dict.fromkeys(NORMS, norm),
 }
-
-
-def by_type(**functions: Function) -> dict[type[nn.Module], Function]:
-    """The function of every layer of `LAYERS`, by its type. Every kind needs one."""
-    return {layer: functions[kind] for kind, layers in LAYERS.items() for layer in layers}
-
-
-RULES: dict[type[nn.Module], Rule] = by_type(linear=linear, conv=conv, embedding=embedding, norm=norm)

@@ -8,7 +8,6 @@ again (`Captured`)."""
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -324,7 +323,7 @@ def dp_sgd_steps(
     for step, (rows, own) in enumerate(zip(places, mask, strict=True)):
         batch = x[rows] if shown is None else shown(x[rows], step)
         at = (stack, theta, seen, batch, y[rows], own, rates, summed, move)
-        dp_sgd_step(*at, clip=clip, noise=partial(noise, step=step))
+        dp_sgd_step(*at, clip=clip, noise=lambda sums, s=step: noise(sums, s))
     return theta - start, seen
 
 

@@ -1,8 +1,7 @@
 """Layers with one set of parameters for every client, on one batch that holds the examples of all of them.
 
-The client is outermost: rows are [clients x examples (x frames or tokens), ...], so cutting the leading dimension into as many
-equal parts as there are clients gives each its own. A function takes the layer for its settings, the rows, and the clients'
-parameters (client, ...) by name. No client's rows ever meet another's parameters: products are batched over clients."""
+The client is outermost: rows are [clients x examples (x frames or tokens), ...]. A function takes the layer for its settings, the
+rows, and the clients' parameters (client, ...) by name. No client's rows meet another's parameters: products are batched."""
 
 from collections.abc import Callable, Mapping
 from itertools import product
@@ -15,17 +14,16 @@ from torch import nn
 
 from tacit.training.fused import add_bias_, kernels, pool, pools_overlapping, sum_bias, unpool
 from tacit.training.layers import (
-    LAYERS,
+    CONVS,
+    NORMS,
     Conv,
-    Dense,
     Form,
-    Product,
     Rule,
     Uses,
-    added,
-    by_type,
+    by_example,
     joined,
     normalised,
+    of_windows,
     padded,
 )
 from tacit.training.layers import RULES as ALONE
@@ -35,7 +33,6 @@ Stacked = Callable[[Any, torch.Tensor, Own], tuple[torch.Tensor, torch.Tensor]] 
 
 
 def linear(layer: nn.Linear, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
-    """One product per client."""
     weight, bias = _of(layer, "weight", own), _of(layer, "bias", own)
     rows = a.reshape(len(weight), -1, layer.in_features)
     out = Multiplied.apply(rows, weight)
@@ -44,7 +41,7 @@ def linear(layer: nn.Linear, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, t
 
 
 class Multiplied(torch.autograd.Function):
-    """Rows by each client's weights. The weights' gradient comes as they lie in memory: as a product's own it would be turned."""
+    """Rows by each client's weights, whose gradient comes as they lie in memory: as a product's own it would be turned."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cuda")
@@ -68,8 +65,8 @@ def conv(layer: Conv, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Te
     weight, bias, margin = _of(layer, "weight", own), _of(layer, "bias", own), _margin(layer)
     x = padded(layer, a) if margin is None else a  # zeros are put around rows on the way, anything else before
     x, margin = _rounded(x), margin or tuple(0 for _ in layer.kernel_size)
-    found = windows(layer, x.detach(), margin)
-    return found, Convolved.apply(x, weight, bias, found, layer, margin)
+    columns = windows(layer, x.detach(), margin)
+    return columns, Convolved.apply(x, weight, bias, columns, layer, margin)
 
 
 def _rounded(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,8 +82,6 @@ def _margin(layer: Conv) -> tuple[int, ...] | None:
 
 
 class Convolved(torch.autograd.Function):
-    """The products of windows and kernels, with a way back that adds the windows up again."""
-
     @staticmethod
     @torch.amp.custom_fwd(device_type="cuda")
     def forward(
@@ -94,26 +89,26 @@ class Convolved(torch.autograd.Function):
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-        found: torch.Tensor,
+        columns: torch.Tensor,
         layer: Conv,
         margin: tuple[int, ...],
     ) -> torch.Tensor:
-        kernels = weight.reshape(len(weight), 1, layer.groups, -1, found.shape[2])
-        ctx.save_for_backward(kernels, found)
+        kernels = weight.reshape(len(weight), 1, layer.groups, -1, columns.shape[2])
+        ctx.save_for_backward(kernels, columns)
         ctx.layer, ctx.shape, ctx.weight_shape, ctx.margin = layer, x.shape, weight.shape, margin
-        out = _times(kernels, found).reshape(len(x), layer.out_channels, *places(layer, x.shape, margin))
+        out = _times(kernels, columns).reshape(len(x), layer.out_channels, *places(layer, x.shape, margin))
         return out if bias is None else add_bias_(out, bias)
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cuda")
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        kernels, found = ctx.saved_tensors
-        d = gradients[0].reshape(len(found), ctx.layer.groups, -1, found.shape[-1])
+        kernels, columns = ctx.saved_tensors
+        d = gradients[0].reshape(len(columns), ctx.layer.groups, -1, columns.shape[-1])
         rows = weight = bias = None
         if ctx.needs_input_grad[2]:
             bias = sum_bias(gradients[0], len(kernels)).to(kernels.dtype)
         if ctx.needs_input_grad[1]:
-            each = torch.matmul(d, found.mT).unflatten(0, (len(kernels), -1)).sum(1)
+            each = torch.matmul(d, columns.mT).unflatten(0, (len(kernels), -1)).sum(1)
             weight = each.reshape(ctx.weight_shape).to(kernels.dtype)
         if ctx.needs_input_grad[0]:
             rows = unwindowed(ctx.layer, _times(kernels.mT, d), ctx.shape, ctx.margin)
@@ -166,10 +161,8 @@ def _kernels(layer: Conv, rows: torch.Tensor) -> Any:
 
 
 def embedding(layer: nn.Embedding, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each client looks its tokens up in its own part of one long table.
-
-    Guarantee: a token that is in no table gives NaN and reads nobody's, so that its example counts as zero.
-    """
+    """Each client looks its tokens up in its own part of one long table. Guarantee: a token that is in no table gives NaN and reads
+    nobody's, so that its example counts as zero."""
     table = own["weight"]  # its only parameter
     clients, rows = table.shape[:2]
     inside, kept = (a >= 0) & (a < rows), a.clamp(0, rows - 1)
@@ -188,49 +181,43 @@ def beginning(out: torch.Tensor) -> torch.Tensor:
 
 def norm(layer: Any, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
     """Normalises every row, then scales and shifts it, or each of its channels, by the client's own."""
-    last = isinstance(layer, nn.LayerNorm | nn.RMSNorm)
+    last, out = isinstance(layer, nn.LayerNorm | nn.RMSNorm), normalised(layer, a)
     shape = (-1, *layer.normalized_shape) if last else (-1, a.shape[1], prod(a.shape[2:]))
-    return a, _affine(layer, normalised(layer, a), own, shape)
-
-
-def _affine(layer: Any, out: torch.Tensor, own: Own, shape: tuple[int, ...]) -> torch.Tensor:
-    before = out.shape
     for name, combine in (("weight", torch.mul), ("bias", torch.add)):
         value = _of(layer, name, own)
         if value is not None:
             spread = (*value.shape[1:], *(1 for _ in shape[value.dim() :]))
             out = combine(out.reshape(len(value), *shape), value.reshape(len(value), 1, *spread))
-    return out.reshape(before)
+    return a, out.reshape(a.shape)
 
 
 def conv_forms(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
     """As the rule of one client, from windows (row, group, p, place) that are there already."""
-    groups, q, p = layer.groups, layer.out_channels // layer.groups, prod(layer.weight.shape[1:])
-    pairs = [(a.unflatten(0, (batch, -1)), d.unflatten(0, (batch, -1)).flatten(3)) for a, d in uses]
-
-    def rows(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        a = [a[part].permute(0, 1, 4, 2, 3).flatten(1, 2) for a, _ in pairs]
-        d = [d[part].unflatten(2, (groups, q)).permute(0, 1, 4, 2, 3).flatten(1, 2) for _, d in pairs]
-        return joined(a), joined(d)
-
-    def arranged(total: torch.Tensor) -> torch.Tensor:
-        return total.reshape(layer.weight.shape)
+    pairs, groups = by_example(uses, batch), layer.groups
 
     def gradients() -> torch.Tensor:
         """Products of windows as they lie: put in rows they would be copied, where an example has several views."""
-        each = [torch.matmul(d.unflatten(2, (groups, q)), a.mT) for a, d in pairs]
+        each = [torch.matmul(d.unflatten(2, (groups, -1)), a.mT) for a, d in pairs]
         views = joined([one.flatten(2) for one in each])
         return views[:, 0] if views.shape[1] == 1 else views.sum(1)
 
     there = pairs[0][0].is_cuda  # where memory is wide enough for the products of every view
-    time = sum(d.shape[1] * d.shape[3] for _, d in pairs)
-    shape = {"batch": batch, "time": time, "groups": groups, "p": p, "q": q}
-    weight = Product(rows, arranged, **shape, gradients=gradients if there else None)
-    return {"weight": weight, "bias": Dense(added([d.sum((1, 3)) for _, d in pairs]))}
+    return of_windows(
+        layer,
+        pairs,
+        lambda a: a.permute(0, 1, 4, 2, 3).flatten(1, 2),
+        lambda total: total.reshape(layer.weight.shape),
+        gradients if there else None,
+    )
 
 
-STACKED: dict[type[nn.Module], Stacked] = by_type(linear=linear, conv=conv, embedding=embedding, norm=norm)
-RULES: dict[type[nn.Module], Rule] = ALONE | dict.fromkeys(LAYERS["conv"], conv_forms)
+STACKED: dict[type[nn.Module], Stacked] = {
+    nn.Linear: linear,
+    nn.Embedding: embedding,
+    **dict.fromkeys(CONVS, conv),
+    **dict.fromkeys(NORMS, norm),
+}
+RULES: dict[type[nn.Module], Rule] = ALONE | dict.fromkeys(CONVS, conv_forms)
 
 
 # Max-pooling of stacked clients: its way back looks up for every pixel of which windows it was the largest.
@@ -245,7 +232,6 @@ class Pool(nn.Module):
 
     @staticmethod
     def fits(layer: nn.MaxPool2d, like: torch.Tensor) -> bool:
-        """Whether it is such a layer, for rows that lie where `like` does."""
         plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1) and not layer.return_indices
         size, stride = _pair(layer.kernel_size), _pair(layer.stride)
         return plain and not layer.ceil_mode and (size == stride or pools_overlapping(like, size))
@@ -255,8 +241,6 @@ class Pool(nn.Module):
 
 
 class Pooled(torch.autograd.Function):
-    """As `F.max_pool2d` of windows that begin so many pixels apart."""
-
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, size: tuple[int, int], stride: tuple[int, int]) -> torch.Tensor:
         out, at = pool(x, size, stride)
