@@ -290,7 +290,7 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
     judged_by(experiment, parts.dataset)
     columns_asked(experiment, parts.dataset)
     sizes_of(parts)
-    one.refuse_unfit(experiment, experiment.personal.kind, parts.model, parts.population.x)
+    one.refuse_unfit(experiment.personal.kind, parts.model, parts.population.x)
     if resume:
         return
     refuse_spent(parts)

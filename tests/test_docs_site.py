@@ -184,7 +184,7 @@ def test_the_change_has_one_label_everywhere():
 
     promise = {"epsilon": {"min": 1, "median": 1, "max": 1}, "delta": 1e-5, "unit": "record", "randomness": "a seed"}
     promise |= {"relation": RELATIONS[0], "adversary": "all", "accountant": "PLD", "sampler": "none", "assumes": []}
-    assert ("the change", RELATIONS[0]) in promise_lines(promise, other_runs=0)
+    assert ("the change", RELATIONS[0]) in promise_lines(promise)
     assert '["the change", promise.relation]' in (ROOT / "tacit/report/html/blocks.js").read_text("utf-8")
     assert "| **the change** |" in (ROOT / "docs" / "glossary.md").read_text("utf-8")
 

@@ -1,7 +1,7 @@
 """Before a run: `tacit plan` prices it, `tacit data` shows who has what, and `tacit stats` asks about columns at a price."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,11 +22,10 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.file import parse_value, shipped
 
-if TYPE_CHECKING:
-    from rich.table import Table as Drawn
-
 NUMBERS = {"epsilon": float, "delta": float, "sampling_rate": float, "steps": int, "noise_multiplier": float}
 MOST_VALUES = 12  # of a column of words, in the table
+MOST_ROWS = 40  # of `tacit data`: a longer table is cut in the middle; --json has all
+MOST_LABELS = 3
 
 
 def plan_command(
@@ -48,43 +47,24 @@ def plan_command(
     sources = [word for word in words if "=" not in word or Path(word).exists()]
     if len(sources) > 1:
         raise BadInput(f"One experiment is planned at a time, got {', '.join(sources)}.")
-    numbers = _numbers([word for word in words if word not in sources])
+    numbers = dict(_number(word) for word in words if word not in sources)
     if not sources:
         refuse_given({"--set": settings}, "{} changes an experiment: name one, or give numbers alone.")
-        _plan_numbers(numbers)
+        from tacit.report.price import lines, of_numbers
+
+        answer = of_numbers(**numbers)
+        if as_json():
+            print_json(answer)
+            return
+        named = lines(answer)
+        wide = max(len(name) for name, _ in named)
+        for name, text in named:
+            typer.echo(f"  {name:{wide}}    {text}")
         return
     if numbers:
         raise BadInput(f"An experiment has its own numbers: leave out {', '.join(numbers)} or use --set.")
-    _plan_experiment(load(sources[0], settings))
+    experiment = load(sources[0], settings)
 
-
-def _numbers(words: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for word in words:
-        key, _, text = word.partition("=")
-        key, value = key.lstrip("-").replace("-", "_"), parse_value(text)
-        check.one_of(NUMBERS, **{"the number": key})
-        wanted = NUMBERS.get(key)
-        if wanted is not None and (isinstance(value, bool) or not isinstance(value, int | wanted)):
-            raise BadInput(f"Expected {key} to be {'a whole number' if wanted is int else 'a number'}, got {text!r}.")
-        found[key] = value if wanted is None else wanted(value)
-    return found
-
-
-def _plan_numbers(numbers: dict[str, Any]) -> None:
-    from tacit.report.price import lines, of_numbers
-
-    answer = of_numbers(**numbers)
-    if as_json():
-        print_json(answer)
-        return
-    named = lines(answer)
-    wide = max(len(name) for name, _ in named)
-    for name, text in named:
-        typer.echo(f"  {name:{wide}}    {text}")
-
-
-def _plan_experiment(experiment: Experiment) -> None:
     from tacit.report import plan
 
     rows = plan.of_experiment(experiment)
@@ -96,26 +76,50 @@ def _plan_experiment(experiment: Experiment) -> None:
         typer.echo(rows[0]["note"], err=True)
 
 
+def _number(word: str) -> tuple[str, Any]:
+    key, _, text = word.partition("=")
+    key, value = key.lstrip("-").replace("-", "_"), parse_value(text)
+    check.one_of(NUMBERS, **{"the number": key})
+    wanted = NUMBERS.get(key)
+    if wanted is not None and (isinstance(value, bool) or not isinstance(value, int | wanted)):
+        raise BadInput(f"Expected {key} to be {'a whole number' if wanted is int else 'a number'}, got {text!r}.")
+    return key, value if wanted is None else wanted(value)
+
+
 def data_command(
     name: Annotated[str, typer.Argument(help="An experiment, a TOML file, or a data set such as mnist.")],
     settings: Settings = None,
-    picture: Annotated[Path | None, typer.Option(help="Where the picture goes (.png or .svg).")] = None,
 ) -> None:
-    """Show who has what: a table, and a picture of labels by clients with every client's epsilon."""
+    """Show who has what before a run: every client's rows, its most frequent labels and its epsilon."""
     plugin.search_here()
     experiment = _experiment_or_data(name, settings or [])
 
-    from tacit.report import data_view
+    import numpy as np
 
-    shown = data_view.of(experiment)
-    path = picture or Path(f"{shown.name}-clients.png")
-    shown.draw(path)
+    from tacit.data.partition import label_counts
+    from tacit.engine.assemble import clients
+    from tacit.table import COUNT, TEXT, Column, Kind, Table
+
+    dataset, shares, population = clients(experiment)
+    counts, rows = label_counts(dataset.y.numpy(), shares, classes=dataset.classes), list[dict[str, Any]]()
+    for client, limit, row in zip(population.names, population.epsilons, counts, strict=True):
+        held = np.argsort(-row, kind="stable")[: np.count_nonzero(row)]
+        labels = [f"{dataset.class_names[label]}: {row[label]}" for label in held[:MOST_LABELS]]
+        labels += [f"{len(held) - MOST_LABELS} more"] if len(held) > MOST_LABELS else []
+        epsilon = None if experiment.privacy.epsilon is None else float(limit)
+        rows.append({"client": client, "examples": int(row.sum()), "labels": ", ".join(labels), "epsilon": epsilon})
     if as_json():
-        print_json(shown.record())
+        classes, notes = list(dataset.class_names), list(dataset.notes)
+        print_json({"name": experiment.name, "classes": classes, "clients": rows, "notes": notes})
         return
-    screen = console()
-    screen.print(shown.table())
-    screen.print(f"Picture: {path}", highlight=False)
+    title = f"{experiment.name}: {len(rows):,} clients, {int(counts.sum()):,} records"
+    if cut := len(rows) - MOST_ROWS if len(rows) > MOST_ROWS else 0:
+        gap = {"client": "...", "examples": f"{cut:,} more", "labels": "", "epsilon": ""}
+        rows[MOST_ROWS // 2 : -MOST_ROWS // 2] = [gap]
+    kinds = {"examples": COUNT, "epsilon": Kind("{:.3g}".format)}
+    heads = {"client": "client", "examples": "examples", "labels": "most frequent labels", "epsilon": "epsilon"}
+    columns = [Column(head, [row[key] for row in rows], kinds.get(key, TEXT)) for key, head in heads.items()]
+    console().print(Table(columns, title=title).terminal(caption="; ".join(dataset.notes), wrap=True))
 
 
 def _experiment_or_data(name: str, settings: list[str]) -> Experiment:
@@ -152,15 +156,20 @@ def stats_command(
     from tacit.engine.queries import read_stats
     from tacit.lab.stats import stats
 
-    named = tuple(columns or ())
+    names = tuple(columns or ())
     if chosen is None:
-        _show_stats(_only(read_stats(Path(experiment)), named))
+        found = read_stats(Path(experiment))
+        known = {column["column"]: column for column in found["columns"]}
+        for name in names if known else ():  # without answers there is only the reason to show
+            if name not in known:
+                raise BadInput(f"{name} was not asked; this run has: {', '.join(known)}.")
+        show_stats(
+            found | {"columns": [known[name] for name in dict.fromkeys(names) if name in known] or found["columns"]}
+        )
         return
-    found = stats(chosen, columns=named, share=share, out=out, resume=resume, force=force)
-    _show_stats(found)
-    if as_json():
-        return
-    screen = console()
+    found = stats(chosen, columns=names, share=share, out=out, resume=resume, force=force)
+    show_stats(found)
+    screen = console()  # it says nothing beside JSON
     screen.print(Text(found["sentence"]), soft_wrap=True)
     screen.print(Text(f"Files: {Path(found['out'])} (stats.json, queries.json)"))
     if found["guarantee"] is not None and chosen.privacy.ledger is None:
@@ -170,50 +179,37 @@ def stats_command(
         )
 
 
-def _only(found: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """A folder's statistics of some columns; of all where none is named. Raises BadInput for one that was not asked for."""
-    known = {column["column"]: column for column in found["columns"]}
-    for name in names if known else ():  # without answers there is only the reason to show
-        if name not in known:
-            raise BadInput(f"{name} was not asked; this run has: {', '.join(known)}.")
-    return found | {"columns": [known[name] for name in dict.fromkeys(names) if name in known] or found["columns"]}
-
-
-def _show_stats(found: dict[str, Any]) -> None:
-    from rich.text import Text
-
+def show_stats(found: dict[str, Any]) -> None:
+    """Prints statistics: a table of columns of numbers, one of words, and who did not answer."""
     if as_json():
         print_json(found)
         return
-    screen = console()
-    for table in _stats_tables(found):
-        screen.print(table)
-    why = f" Not known: {found['unknown']}" if "unknown" in found else ""
-    missing = "".join(f" Without {name}: {reason}." for name, reason in found.get("missing", {}).items())
-    screen.print(Text(f"{found['answered']} of {found['clients']} clients answered.{why}{missing}"))
 
+    from rich.text import Text
 
-def _stats_tables(found: dict[str, Any]) -> "list[Drawn]":
     from tacit.privacy.queries.ranges import QUANTILES
     from tacit.table import Column, Kind, Table
 
-    heads, number = [f"{100 * q:g} %" for q in QUANTILES], Kind("{:.4g}".format)
-    values = [
+    words = [
         (column["column"], str(value), f"{count} ± {column['margin']:.0f}")
         for column in found["columns"]
         if "values" in column
         for value, count in list(zip(column["values"], column["counts"], strict=True))[:MOST_VALUES]
     ]
-    counted = [column for column in found["columns"] if "values" not in column]
+    counted, number = [column for column in found["columns"] if "values" not in column], Kind("{:.4g}".format)
     ends = [column["mean"]["interval"] for column in counted]
     means = [Column("column", [column["column"] for column in counted])]
-    for head in ("mean", *heads):
-        means.append(Column(head, [_known(column[head]["value"]) for column in counted], number))
+    for head in ("mean", *(f"{100 * q:g} %" for q in QUANTILES)):
+        values = [column[head]["value"] for column in counted]
+        means.append(Column(head, ["not known" if value is None else value for value in values], number))
     means.insert(2, Column("95 %", [f"{one[0]:.4g} to {one[1]:.4g}" if one else None for one in ends]))
-    words = [Column(head, [row[place] for row in values]) for place, head in enumerate(("column", "value", "rows"))]
-    tables = (Table(means, title="numbers") if counted else None, Table(words, title="words") if values else None)
-    return [table.terminal() for table in tables if table]
-
-
-def _known(value: float | None) -> float | str:
-    return "not known" if value is None else value
+    screen = console()
+    if counted:
+        screen.print(Table(means, title="numbers").terminal())
+    if words:
+        heads = ("column", "value", "rows")
+        parts = [Column(head, values) for head, values in zip(heads, zip(*words, strict=True), strict=True)]
+        screen.print(Table(parts, title="words").terminal())
+    why = f" Not known: {found['unknown']}" if "unknown" in found else ""
+    missing = "".join(f" Without {name}: {reason}." for name, reason in found.get("missing", {}).items())
+    screen.print(Text(f"{found['answered']} of {found['clients']} clients answered.{why}{missing}"))

@@ -17,7 +17,6 @@ from tacit import store
 from tacit.engine.assemble import Parts, TrainingTask
 from tacit.engine.evaluate import answers_to
 from tacit.errors import Refused
-from tacit.experiment import Experiment
 from tacit.experiment.extras import PersonalSection
 from tacit.experiment.training import TrainSection
 from tacit.parts import metrics
@@ -187,7 +186,7 @@ class Told:
     losses: dict[str, float]
 
 
-def refuse_unfit(experiment: Experiment, kind: str | None, model: nn.Module, x: torch.Tensor) -> None:
+def refuse_unfit(kind: str | None, model: nn.Module, x: torch.Tensor) -> None:
     """Refuses an own model that this model or loss cannot have, before anybody pays. Raises BadInput."""
     if kind == "head":
         shaped = torch.zeros(2, *x.shape[1:], dtype=x.dtype, device=next(model.parameters()).device)

@@ -20,15 +20,6 @@ from tacit.parts import metrics
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
 from tacit.types import Others
 
-FILES = (
-    "report.html",
-    "experiment.toml",
-    "rounds.jsonl",
-    "rounds.csv",
-    "model.safetensors",
-    "encoder.json",
-    "summary.json",
-)
 UNTRAINED = (
     "No round could be paid for, so the model is untrained: the budgets are used up, or what other runs of the ledger have"
     " left of epsilon or delta pays for none. `tacit plan` says which, before a run begins."
@@ -48,44 +39,44 @@ def not_better(summary: Mapping[str, Any]) -> str:
     if not interval or baseline is None or not summary["rounds"]:
         return ""
     low, high = interval
-    reached = high >= baseline if known.get("better") == "lower" else low <= baseline
+    if not (high >= baseline if known.get("better") == "lower" else low <= baseline):
+        return ""
     needed = "more rounds, a larger ε or more rows" if summary.get("guarantee") else "more rounds or more rows"
-    said = (
+    return (
         f"Not better than the majority-class baseline: the 95 % interval of {metrics.words(metric)} over test rows, {low:.4f} to"
         f" {high:.4f}, reaches the {baseline:.4f} of always answering the same; {needed} are needed."
     )
-    return said if reached else ""
 
 
 def closing(history: History, console: Console) -> None:
     """The table, the guarantee in a few lines, and where the files are."""
-    summary = history.summary
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for name, value in facts(summary).items():
-        table.add_row(Text(name, style="dim"), Text(value))
-    console.print(table)
-    show_promise(summary, console, history.out)
+    summary, folder = history.summary, history.out
+    console.print(facts_table(facts(summary).items()))
+    show_promise(summary, console, folder)
     if not history.rounds:
         console.print(UNTRAINED)
     say_baseline(summary, console)
-    mine = history.ledger is not None and history.ledger.path.parent == history.out
-    kept = [*FILES[:4], *["ledger.db"] * mine, *FILES[4:], *["personal.json"] * ("personal" in summary)]
-    console.print(Text(f"Files: {history.out} ({', '.join(kept)})"))
-    _say_clients(history.out, console)
-    say_stats(history.out, console)
-    if history.ledger and not mine:
-        console.print(Text(f"Ledger: {history.ledger.path}"))
-
-
-def _say_clients(folder: Path, console: Console) -> None:
-    """How the model serves clients, each counted once, where a simulation was asked for it."""
+    own_ledger = history.ledger is not None and history.ledger.path.parent == folder
+    names = ["report.html", "experiment.toml", "rounds.jsonl", "rounds.csv", *["ledger.db"] * own_ledger]
+    names += ["model.safetensors", "encoder.json", "summary.json", *["personal.json"] * ("personal" in summary)]
+    console.print(Text(f"Files: {folder} ({', '.join(names)})"))
     found = (read(folder).per_client or {}) if (folder / PER_CLIENT).is_file() else {}
-    spread = found.get("spread")
-    if spread:
+    if spread := found.get("spread"):
         keys = ("mean", "std", "worst_tenth", "worst")
         numbers = ", ".join(f"{key.replace('_', ' ')} {spread[key]:.4f}" for key in keys)
         what = f"{metrics.words(found['metric'])} of {spread['clients']} clients, each counted once"
         console.print(Text(f"By client: {numbers} ({what}). {found['note']}"), soft_wrap=True)
+    say_stats(folder, console)
+    if history.ledger and not own_ledger:
+        console.print(Text(f"Ledger: {history.ledger.path}"))
+
+
+def facts_table(facts: Any) -> Table:
+    """Names and values side by side."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts:
+        table.add_row(Text(name, style="dim"), Text(value))
+    return table
 
 
 def say_stats(folder: Path, console: Console) -> None:
@@ -106,28 +97,23 @@ def show_promise(summary: dict[str, Any], console: Console, folder: Path) -> Non
     if promise is None:
         console.print(Panel(Text(summary["sentence"]), title="no guarantee", expand=False))
         return
-    table = Table.grid(padding=(0, 2))
-    for name, words in promise_lines(promise, other_runs=summary.get("other_runs")):
-        table.add_row(Text(name, style="dim"), Text(words))
-    console.print(Panel(table, title="guarantee", expand=False))
+    console.print(Panel(facts_table(promise_lines(promise)), title="guarantee", expand=False))
     console.print(Text("To sign: ", style="bold"), Text(summary["sentence"]), sep="", soft_wrap=True)
     console.print(Text(f'(This is "sentence" in {folder / "summary.json"}; the report has it too.)'), soft_wrap=True)
 
 
-def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tuple[str, str]]:
-    """What is promised to whom, against whom, and on which conditions: nothing that qualifies an epsilon is left out.
-
-    `other_runs` is how many share the ledger, None where that was not written down: earlier versions then added them in.
-    """
+def promise_lines(promise: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is promised to whom, against whom, and on which conditions: nothing that qualifies an epsilon is left out."""
     spent, others = promise["epsilon"], promise.get("others")
-    shared = (
-        Others(**others | {"epsilon": math.inf if others["epsilon"] is None else others["epsilon"]}) if others else None
-    )
     bound = f"epsilon at most {shown(spent['max'])} (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
     lines = [
         ("for every client", f"{bound} at delta = {shown_delta(promise['delta'])}, per {promise['unit']}"),
-        ("spent in", _spent_in(promise, other_runs)),
-        *([("with other runs", with_others(shared, promise["unit"]))] if shared else []),
+        ("spent in", "this run"),
+    ]
+    if others:
+        endless = {"epsilon": math.inf if others["epsilon"] is None else others["epsilon"]}
+        lines.append(("with other runs", with_others(Others(**others | endless), promise["unit"])))
+    lines += [
         ("the change", promise["relation"]),
         ("against", promise["adversary"].rstrip(",")),
         ("by", f"{promise['accountant']}, for {promise['sampler']}"),
@@ -140,46 +126,36 @@ def promise_lines(promise: dict[str, Any], *, other_runs: int | None) -> list[tu
     return lines
 
 
-def _spent_in(promise: dict[str, Any], other_runs: int | None) -> str:
-    return "this run" if promise.get("others") or other_runs == 0 else "all runs in its ledger together"
-
-
-def _value(summary: dict[str, Any], metric: str) -> str:
-    """A metric with its interval over test rows, and what always answering the same would reach."""
-    known = summary.get("metrics", {}).get(metric, {})
-    if summary.get(f"test_{metric}") is None:
-        return "not known: there are no public test rows"
-    ends, baseline = known.get("interval"), known.get("baseline")
-    more = f" (95 % over test rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
-    return f"{summary[f'test_{metric}']:.4f}{more}" + (
-        f"; majority-class baseline {baseline:.4f}" if baseline is not None else ""
-    )
-
-
 def facts(summary: dict[str, Any]) -> dict[str, str]:
     """The closing table's rows."""
     why = {"rounds": "all planned rounds", "budget": "too few clients could pay for another round"}[summary["stopped"]]
     metric = summary.get("metric", "accuracy")
-    rows = {
-        f"test {metrics.words(metric)}, final model": _value(summary, metric),
-        "rounds": f"{summary['rounds']} ({why})",
-    }
+    name, tested, known = (
+        metrics.words(metric),
+        summary.get(f"test_{metric}"),
+        summary.get("metrics", {}).get(metric, {}),
+    )
+    reached = "not known: there are no public test rows" if tested is None else f"{tested:.4f}"
+    if tested is not None and (ends := known.get("interval")):
+        reached += f" (95 % over test rows {ends[0]:.4f} to {ends[1]:.4f})"
+    if tested is not None and known.get("baseline") is not None:
+        reached += f"; majority-class baseline {known['baseline']:.4f}"
+    rows = {f"test {name}, final model": reached, "rounds": f"{summary['rounds']} ({why})"}
     if "at_clients" in summary:
-        rows[f"{metrics.words(metric)} at the clients, on held-out rows"] = in_words(summary["at_clients"])
-    if "attack" in summary:
-        reached = f"{summary['attack']['backdoor_accuracy']:.4f} ({summary['attack']['badge']})"
-        rows[f"backdoor accuracy, {summary['attack']['kind']}"] = reached
+        rows[f"{name} at the clients, on held-out rows"] = in_words(summary["at_clients"])
+    if attack := summary.get("attack"):
+        rows[f"backdoor accuracy, {attack['kind']}"] = f"{attack['backdoor_accuracy']:.4f} ({attack['badge']})"
     if "personal" in summary:
         from tacit.personal import one  # code that a site's own process never loads
 
         rows |= dict(one.in_words(summary["personal"]))
     if summary.get("rule"):
         rows["rule"] = summary["rule"]
-    if summary["guarantee"]:
-        spent, z = summary["guarantee"]["epsilon"], summary["noise_multiplier"]
-        of = f"(min / median / max of {summary['clients']} clients, {_spent_in(summary['guarantee'], summary.get('other_runs'))})"
+    if promise := summary["guarantee"]:
+        spent, z = promise["epsilon"], summary["noise_multiplier"]
+        of = f"(min / median / max of {summary['clients']} clients, this run)"
         rows["epsilon spent"] = f"{shown(spent['min'])} / {shown(spent['median'])} / {shown(spent['max'])} {of}"
-        rows["unit, delta"] = f"{summary['guarantee']['unit']}, {shown_delta(summary['guarantee']['delta'])}"
+        rows["unit, delta"] = f"{promise['unit']}, {shown_delta(promise['delta'])}"
         rows["noise multiplier z"] = f"{z['min']:.3f} / {z['median']:.3f} / {z['max']:.3f}"
     rows["traffic"] = f"{size(summary['uplink_bytes'])} up, {size(summary['downlink_bytes'])} down"
     rows["time"] = f"{summary['seconds']:.1f} s"

@@ -1,7 +1,5 @@
-"""From a run's files to what its page shows: plain values, few enough for a small file.
-
-Every number is rounded for the eye; an epsilon is rounded up. Numbers computed from raw data are marked by the page.
-"""
+"""From a run's files to what its page shows: plain values, few enough for a small file. Every number is rounded for the eye, an
+epsilon up. Numbers computed from raw data are marked by the page."""
 
 import datetime
 import json
@@ -27,7 +25,7 @@ MOST_CLIENTS = 3000  # rows of the table of clients
 MOST_REFUSED = 100  # messages named that a server refused
 LIVE_PRICES = 48  # while a run goes on, what everybody has spent is priced only if it takes few prices
 NOT_YET = "What is promised is not computed yet: the run has not come to its clients."
-FIGURES = "figures"
+MODELS, GAPS = ("alone", "common", "own"), ("own_less_alone", "own_less_common")
 
 
 def asset(name: str) -> str:
@@ -37,21 +35,20 @@ def asset(name: str) -> str:
 
 def figure_scripts() -> list[str]:
     """The figures of the page: every script in html/figures/."""
-    home = resources.files("tacit.report") / "html" / FIGURES
-    return sorted(f"{FIGURES}/{one.name}" for one in home.iterdir() if one.name.endswith(".js"))
+    home = resources.files("tacit.report") / "html" / "figures"
+    return sorted(f"figures/{one.name}" for one in home.iterdir() if one.name.endswith(".js"))
 
 
 def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool = False) -> dict[str, Any]:
-    """Everything on the page of one run. With `live` no round is left out, and only those from `since` on are told.
-
-    With `quick`, what everybody has spent is left out of an unfinished run's page where it takes many prices.
-    """
-    done, planned = len(files.rounds), files.experiment.train.rounds
-    stride = 1 if live else -(-done // MOST_POINTS)
-    every = _with_totals(files.rounds)
+    """Everything on the page of one run. With `live` no round is left out, and only those from `since` on are told; with `quick`
+    what everybody has spent is left out of an unfinished run's page where it takes many prices."""
+    summary, known, done = files.summary, files.clients or {}, len(files.rounds)
+    up = accumulate(record["uplink_bytes"] for record in files.rounds)  # summed before a curve is thinned
+    down = accumulate(record["downlink_bytes"] for record in files.rounds)
+    totals = zip(files.rounds, up, down, strict=True)
+    every = [record | {"uplink_total": sent, "downlink_total": received} for record, sent, received in totals]
     places = range(done) if live else shown_places([record["score"] is not None for record in every])
-    shown = [every[i] for i in places if i >= since]
-    promise, curves, clients, last = _privacy(files, quick=quick)
+    promise, privacy = _privacy(files, quick=quick)
     refusing = [(r["round"] + 1, r["refused"]) for r in files.rounds if isinstance(r.get("refused"), dict)]
     refused = [(number, str(name), str(why)) for number, each in refusing for name, why in each.items()]
     return {
@@ -59,59 +56,61 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool
         "metric": metric_facts(files),
         "name": files.experiment.name,
         "folder": files.folder.resolve().name,
-        "finished": files.summary is not None,
-        "stopped": files.summary["stopped"] if files.summary else None,
-        "planned": planned,
+        "finished": summary is not None,
+        "stopped": summary["stopped"] if summary else None,
+        "planned": files.experiment.train.rounds,
         "done": done,
         "since": since,
-        "thinned": stride,
-        "rounds": columns(shown),
+        "thinned": 1 if live else -(-done // MOST_POINTS),
+        "rounds": columns([every[i] for i in places if i >= since]),
         "stages": stages(files.rounds),
         "settings": settings(files.experiment),
         "guarantee": promise,
         "sentence": _sentence(files, promise),
         "seeded": files.seeded,
-        "known": bool(files.summary or files.clients),
-        "made": None if files.summary else f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "curves": curves,
-        "clients": clients,
+        "known": bool(summary or known),
+        "made": None if summary else f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        **privacy,
         "per_client": None if live else _per_client(files),
         "personal": None if live else personal(files),
-        "labels": _labels(files.clients),
-        "dropped": dropped(files.rounds, planned=planned, last=last),
+        "labels": {key: known[key] for key in ("classes", "together")} | {"counts": known["labels"]}
+        if known.get("labels")
+        else None,
         "refused": {"count": len(refused), "some": refused[:MOST_REFUSED]},
         "audit": None if live else files.audit,
-        "central": bool((files.clients or {}).get("all_pay")),
-        "final": facts(files.summary) if files.summary else {},
-        "notes": list((files.summary or files.clients or {}).get("notes") or []),
-        "not_better": not_better(files.summary) if files.summary else "",
-        "version": (files.summary or {}).get("version"),
+        "central": bool(known.get("all_pay")),
+        "final": facts(summary) if summary else {},
+        "notes": list((summary or known).get("notes") or []),
+        "not_better": not_better(summary) if summary else "",
     }
 
 
 def metric_facts(files: RunFiles) -> dict[str, Any]:
     """The metric that stands for a run, for the page: its name for people, whether it is a share of 1, and what is known of it."""
-    known = files.measured
-    interval, table = known.get("interval"), (files.summary or {}).get("metrics", {})
+    known, summary = files.measured, files.summary or {}
     tested = [record["score"] for record in files.rounds if record["score"] is not None]  # of a run that goes on
+    value, ends = measured(known)
     return {
         "name": metrics.words(files.metric),
         "share": metrics.is_share(files.metric),
-        "value": short(known.get("value", tested[-1] if tested else None)),
+        "value": short(tested[-1]) if "value" not in known and tested else value,
         "baseline": short(known.get("baseline")),
-        "interval": [short(end) for end in interval] if interval else None,
-        "all": [[metrics.words(key), *_measured(one), short(one.get("baseline"))] for key, one in table.items()],
-        "confusion": (files.summary or {}).get("confusion"),
+        "interval": ends or None,
+        "all": [
+            [metrics.words(key), *measured(one), short(one.get("baseline"))]
+            for key, one in summary.get("metrics", {}).items()
+        ],
+        "confusion": summary.get("confusion"),
         "per_class": [
-            [one["class"], one["rows"], *(_measured(one[key]) for key in ("recall", "precision", "f1"))]
-            for one in (files.summary or {}).get("per_class", [])
+            [one["class"], one["rows"], *(measured(one[key]) for key in ("recall", "precision", "f1"))]
+            for one in summary.get("per_class", [])
         ],
         "classes": (files.clients or {}).get("classes", []),
     }
 
 
 def shown_places(tested: Sequence[bool]) -> list[int]:
-    """Which rounds of a long run are drawn: every so-manieth, the last, and, where not all were tested, so many that were.
+    """Which rounds of a long run are drawn: evenly spaced ones, the last, and, where not all were tested, as many that were.
 
     >>> shown_places([False, True, False, True, False])
     [0, 1, 2, 3, 4]
@@ -121,12 +120,10 @@ def shown_places(tested: Sequence[bool]) -> list[int]:
     """
     done, known = len(tested), [place for place, one in enumerate(tested) if one]
     found = {*range(0, done, -(-done // MOST_POINTS) or 1), *range(done)[-1:]}
-    if len(known) < done:
-        found |= {*known[:: -(-len(known) // MOST_POINTS) or 1]}
-    return sorted(found)
+    return sorted(found | {*known[:: -(-len(known) // MOST_POINTS) or 1]} if len(known) < done else found)
 
 
-def _measured(one: dict[str, Any] | None) -> list[Any]:
+def measured(one: dict[str, Any] | None) -> list[Any]:
     """A value and the ends of its interval, for the page."""
     known = one or {}
     return [short(known.get("value")), [short(end) for end in known.get("interval") or ()]]
@@ -137,11 +134,8 @@ def _per_client(files: RunFiles) -> dict[str, Any] | None:
     found = files.per_client
     if found is None:
         return None
-    known = [
-        (value, name, ends or (value, value))
-        for name, value, ends in zip(found["clients"], found["values"], found["intervals"], strict=True)
-        if value is not None
-    ]
+    each = zip(found["clients"], found["values"], found["intervals"], strict=True)
+    known = [(value, name, ends or (value, value)) for name, value, ends in each if value is not None]
     known.sort(key=lambda one: one[0], reverse=files.measured.get("better") == "lower")
     known = known[:: -(-len(known) // MOST_POINTS) or 1]
     return {
@@ -160,16 +154,20 @@ def personal(files: RunFiles) -> dict[str, Any] | None:
     found = files.personal
     if found is None:
         return None
-    models = ("alone", "common", "own")
     told = []
     for key, mean in found["metrics"].items():
         known = [one for one in found["clients"] if one["metrics"][key]]
         known.sort(key=lambda one: (one["epsilon"] is None, one["epsilon"] or 0.0, one["client"]))
-        each = [[_measured(one["metrics"][key][model]) for model in models] for one in known[:MOST_CLIENTS]]
-        names = [[one["client"], short(one["epsilon"]), one["trained_on"], one["rows"]] for one in known[:MOST_CLIENTS]]
-        means = [_measured(mean[name]) for name in (*models, "own_less_alone", "own_less_common")] if known else []
-        words = {"metric": metrics.words(key), "share": metrics.is_share(key)}
-        told.append(words | {"clients": names, "models": each, "means": means})
+        shown = known[:MOST_CLIENTS]
+        told.append(
+            {
+                "metric": metrics.words(key),
+                "share": metrics.is_share(key),
+                "clients": [[one["client"], short(one["epsilon"]), one["trained_on"], one["rows"]] for one in shown],
+                "models": [[measured(one["metrics"][key][model]) for model in MODELS] for one in shown],
+                "means": [measured(mean[name]) for name in (*MODELS, *GAPS)] if known else [],
+            }
+        )
     return {
         "kind": found["kind"],
         "told": told,
@@ -189,13 +187,6 @@ def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
         if any(value is not None for value in values):
             found[key] = values
     return found
-
-
-def _with_totals(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    up = accumulate(record["uplink_bytes"] for record in records)  # summed before a curve is thinned
-    down = accumulate(record["downlink_bytes"] for record in records)
-    totals = zip(records, up, down, strict=True)
-    return [record | {"uplink_total": sent, "downlink_total": received} for record, sent, received in totals]
 
 
 def short(value: Any, *, up: bool = False) -> Any:
@@ -219,7 +210,11 @@ def stages(records: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def settings(experiment: Experiment) -> list[list[Any]]:
-    """Sections of [key, value, whether it is the default's], resolved."""
+    """Sections of [key, value as it stands in the file but without quotes, whether it is the default's], resolved."""
+
+    def text(value: Any) -> str:
+        return value if isinstance(value, str) else dumps({"x": [value]}).strip()[len("x = [") : -1]
+
     usual = Experiment().model_dump()
     return [
         [name, [[key, text(one), (usual[name] or {}).get(key) == one] for key, one in table.items() if one is not None]]
@@ -228,9 +223,38 @@ def settings(experiment: Experiment) -> list[list[Any]]:
     ]
 
 
-def text(value: Any) -> str:
-    """A setting as it stands in the file, without quotes around a text."""
-    return value if isinstance(value, str) else dumps({"x": [value]}).strip()[len("x = [") : -1]
+def _privacy(files: RunFiles, *, quick: bool) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The promise with what was spent so far; and the curves, the table of clients, and who ran out of budget when."""
+    promise, known, summary = files.guarantee, files.clients, files.summary
+    names = [str(name) for name in known["names"]] if known else []
+    curves, spent, taken, shared, last = list[dict[str, Any]](), None, None, {}, dict[str, int]()
+    planned = files.experiment.train.rounds
+    if promise and known and files.ledger:
+        charges = spending.read(
+            files.ledger, run=files.run, unit=promise["unit"], planned=planned, delta=promise["delta"]
+        )
+        curves = spending.groups(charges, names, known["limits"], planned=planned, done=len(files.rounds))
+        for curve in curves:
+            curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]
+        spent, last = _spent(files, charges, names, quick=quick), {name: charges.last_round(name) for name in names}
+        if summary is None and spent:
+            ends = sorted(total - charges.before(name) for total, name in zip(spent, names, strict=True))
+            promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
+        taken, shared = [charges.rounds(name) for name in names], {"shared": any(map(charges.before, names))}
+    clients = None
+    if known:
+        total, sizes = len(names), sorted(known["records"])
+        clients = shared | {"count": total, "records": [sizes[0], sizes[total // 2], sizes[-1]] if sizes else None}
+        if total <= MOST_CLIENTS:
+            prices = [short(value, up=True) for value in spent] if spent else None
+            clients |= {
+                "names": names,
+                "sizes": known["records"],
+                "limits": known["limits"],
+                "spent": prices,
+                "taken": taken,
+            }
+    return promise, {"curves": curves, "clients": clients, "dropped": dropped(files.rounds, planned=planned, last=last)}
 
 
 def dropped(records: Sequence[dict[str, Any]], *, planned: int, last: dict[str, int]) -> list[list[Any]]:
@@ -240,31 +264,9 @@ def dropped(records: Sequence[dict[str, Any]], *, planned: int, last: dict[str, 
     """
     found: dict[int, list[str]] = {}
     for name in dict.fromkeys(str(name) for record in records for name in record.get("dropped") or []):
-        missed = last.get(name, -1) + 2
-        if missed <= planned:
+        if (missed := last.get(name, -1) + 2) <= planned:
             found.setdefault(missed, []).append(name)
     return [[missed, found[missed]] for missed in sorted(found)]
-
-
-def _privacy(
-    files: RunFiles, *, quick: bool
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]], dict[str, Any] | None, dict[str, int]]:
-    """The promise with what was spent, the curves, the table of clients, and the last round each was charged for."""
-    promise, known = files.guarantee, files.clients
-    if promise is None or known is None or files.ledger is None:
-        return promise, [], _clients(known, None, None), {}
-    planned, names = files.experiment.train.rounds, [str(name) for name in known["names"]]
-    charges = spending.read(files.ledger, run=files.run, unit=promise["unit"], planned=planned, delta=promise["delta"])
-    curves = spending.groups(charges, names, known["limits"], planned=planned, done=len(files.rounds))
-    for curve in curves:
-        curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]
-    spent, last = _spent(files, charges, names, quick=quick), {name: charges.last_round(name) for name in names}
-    if files.summary is None and spent:
-        ends = sorted(total - charges.before(name) for total, name in zip(spent, names, strict=True))
-        promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
-    clients = _clients(known, spent, [charges.rounds(name) for name in names])
-    shared = any(map(charges.before, names))
-    return promise, curves, (clients or {}) | {"shared": shared}, last
 
 
 def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, quick: bool) -> list[float] | None:
@@ -287,8 +289,7 @@ def _sentence(files: RunFiles, promise: dict[str, Any] | None) -> str:
     if files.summary:
         return files.summary["sentence"]
     if promise is None:
-        unknown = files.clients is None and files.experiment.privacy.promises
-        return NOT_YET if unknown else sentence(None)
+        return NOT_YET if files.clients is None and files.experiment.privacy.promises else sentence(None)
     spent = promise["epsilon"]
     fields = {key: value for key, value in promise.items() if key not in ("epsilon", "assumes")}
     ends = {f"epsilon_{key}": value for key, value in spent.items()}
@@ -297,27 +298,3 @@ def _sentence(files: RunFiles, promise: dict[str, Any] | None) -> str:
         return f"So far: {so_far}"
     unlimited = "; what each client has spent so far is below, and none can spend more than its own limit."
     return so_far.partition("; the epsilon spent")[0] + unlimited
-
-
-def _clients(known: dict[str, Any] | None, spent: list[float] | None, taken: list[int] | None) -> dict[str, Any] | None:
-    if known is None:
-        return None
-    total, sizes, names = len(known["names"]), sorted(known["records"]), [str(name) for name in known["names"]]
-    found: dict[str, Any] = {"count": total, "records": [sizes[0], sizes[total // 2], sizes[-1]] if sizes else None}
-    if total > MOST_CLIENTS:
-        return found
-    prices = [short(value, up=True) for value in spent] if spent else None
-    return found | {
-        "names": names,
-        "sizes": known["records"],
-        "limits": known["limits"],
-        "spent": prices,
-        "taken": taken,
-    }
-
-
-def _labels(known: dict[str, Any] | None) -> dict[str, Any] | None:
-    if known is None or not known["labels"]:
-        return None
-    classes = [str(name) for name in known["classes"]]
-    return {"classes": classes, "together": known["together"], "counts": known["labels"]}

@@ -7,7 +7,6 @@ port, whoever listens there. A request must also name this address as its host, 
 
 import contextlib
 import json
-import os
 import secrets
 import threading
 import time
@@ -52,21 +51,23 @@ class Server(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             raise BadInput(f"Port {port} cannot be used ({error}): choose another --port, or leave it out.") from None
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
-
-    @property
-    def url(self) -> str:
-        """Where a browser finds the page."""
-        return f"http://127.0.0.1:{self.server_port}/{self.token}/"
+        self.url = f"http://127.0.0.1:{self.server_port}/{self.token}/"
 
     def data(self, since: int) -> dict[str, Any]:
         """The page's data, one request at a time: pricing is not for many threads."""
         with self.busy:
             return collect(self.folders, since=since, live=True)
 
-    def mark(self) -> str:
+    def digest(self) -> str:
         """Changes when a file of the folders does."""
-        paths = [path for folder in self.folders for path in _watched(folder)]
-        return "-".join(f"{stat.st_mtime_ns:x}.{stat.st_size:x}" for stat in map(_stat, paths) if stat)
+        found = []
+        for folder in map(results_of, self.folders):
+            runs = sorted(folder.glob("runs/*/seed-*")) if (folder / "compare.toml").exists() else [folder]
+            for path in (run / name for run in runs for name in WATCHED):
+                with suppress(OSError):
+                    stat = path.stat()
+                    found.append(f"{stat.st_mtime_ns:x}.{stat.st_size:x}")
+        return "-".join(found)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -78,7 +79,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers with the page or its data, and refuses every other host, secret and path."""
-        known: dict[str, Callable[[dict[str, list[str]]], None]] = {"": self._page, "data": self._data}
         try:
             url = urlsplit(self.path)
         except ValueError:
@@ -90,38 +90,36 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.BAD_REQUEST, "This is no address.")
         elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "Open the address that `tacit report --live` has printed.")
-        elif rest not in known:
+        elif rest not in ("", "data"):
             self._refuse(HTTPStatus.NOT_FOUND, "There is only the page and its data here.")
         else:
             try:
-                known[rest](parse_qs(url.query))
+                if rest == "data":
+                    self._data(parse_qs(url.query))
+                else:
+                    self._answer(HTTPStatus.OK, render(self.server.data(0)).encode(), "text/html")
             except TacitError as error:
                 self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self._answer(status, f"{why}\n".encode(), "text/plain")
 
-    def _page(self, query: dict[str, list[str]]) -> None:
-        self._answer(HTTPStatus.OK, render(self.server.data(0)).encode(), "text/html")
-
     def _data(self, query: dict[str, list[str]]) -> None:
-        mark = self.server.mark()
-        if query.get("mark") == [mark]:
+        digest = self.server.digest()
+        if query.get("mark") == [digest]:
             self._answer(HTTPStatus.NO_CONTENT, b"", "application/json")
             return
         (since,) = query.get("since", ["0"])[:1]
         counts = since.isascii() and since.isdecimal() and len(since) <= MOST_DIGITS
         data = self.server.data(int(since) if counts else 0)
-        self._answer(HTTPStatus.OK, json.dumps(data, allow_nan=False).encode(), "application/json", mark=mark)
+        body = json.dumps(data, allow_nan=False).encode()
+        self._answer(HTTPStatus.OK, body, "application/json", ("X-Tacit-Mark", digest))
 
-    def _answer(self, status: HTTPStatus, body: bytes, kind: str, *, mark: str = "") -> None:
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str, *more: tuple[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in HEADERS:
+        sizes = (("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(body))))
+        for name, value in (*sizes, *HEADERS, *more):
             self.send_header(name, value)
-        if mark:
-            self.send_header("X-Tacit-Mark", mark)
         self.end_headers()
         with suppress(ConnectionError):  # the reader may have left
             self.wfile.write(body)
@@ -149,19 +147,6 @@ def serve(folders: Sequence[Path], *, port: int, ready: Callable[[str, Path], No
         finally:
             link.unlink(missing_ok=True)
             page.unlink(missing_ok=True)
-
-
-def _watched(folder: Path) -> list[Path]:
-    folder = results_of(folder)
-    runs = sorted(folder.glob("runs/*/seed-*")) if (folder / "compare.toml").exists() else [folder]
-    return [run / name for run in runs for name in WATCHED]
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
 
 
 # `report.html` while a run goes on, so that one that is killed has a page: before its first round, after two seconds,
@@ -199,7 +184,7 @@ def page_meanwhile(
 
 
 class Pages:
-    """The page of one folder, made again when it is due."""
+    """The page of one folder, made again when it is due. One that cannot be made is left out."""
 
     def __init__(self, folder: Path):
         self._folder, self._due = folder, 0.0
@@ -209,12 +194,10 @@ class Pages:
         self._make(FIRST_SECONDS)
 
     def keep(self, *, now: bool = False) -> None:
-        """Makes the page where it is due, or now. One that cannot be made is left out."""
         if now or time.monotonic() >= self._due:
             self._make(EVERY_SECONDS)
 
     def _make(self, least: float) -> None:
-        """Makes it; the next is due after `least` seconds, or later where this one took long."""
         began = time.monotonic()
         with contextlib.suppress(Exception):  # whatever lies in the folder: it is the run that must not be lost
             if (self._folder / "experiment.toml").exists():

@@ -19,34 +19,38 @@ from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
 from tacit.lab.compare import results
 from tacit.lab.compare.differences import Scored, differences
-from tacit.lab.compare.findings import Finding, columns, findings
+from tacit.lab.compare.findings import Finding, findings
+from tacit.lab.compare.findings import columns as attack_columns
 from tacit.lab.compare.grid import ASKED, BASE, Cell, Task, asked, expand, tasks_of
-from tacit.lab.compare.results import (
-    BACKDOORED,
-    CONFIDENCE,
-    LAST_ROUNDS,
-    Estimate,
-    estimate,
-    final_score,
-    last_backdoor,
-    last_rounds,
-    statement,
-    widest,
-)
+from tacit.lab.compare.results import BACKDOORED, CONFIDENCE, LAST_ROUNDS, Estimate, estimate, statement
 from tacit.lab.compare.table import AUC
 from tacit.parts import metrics
-from tacit.report.collect import asset, figure_scripts, personal, settings, short, shown_places, stages
+from tacit.report.collect import (
+    GAPS,
+    MODELS,
+    asset,
+    figure_scripts,
+    measured,
+    personal,
+    settings,
+    short,
+    shown_places,
+    stages,
+)
 
 MOST_PAIRS = 12  # of paired differences, drawn; differences.csv of a comparison has all
 SIGNIFICANT = 0.05
 MOST_BELLS = 60  # clients of a run that are drawn (html/personal.js)
 MOST_ROWS = 1200  # over all runs of a comparison: about a tenth of a megabyte
-MODELS, GAPS = ("alone", "common", "own"), ("own_less_alone", "own_less_common")
+MOST_POINTS = 300  # of a line of a finding
+MOST_NUMBERS = 200  # of a finding: a page is no archive, and the file beside it has all
+GUESSING = 0.5  # an AUC that says nothing
 CUMULATED = ("uplink_bytes", "downlink_bytes")
 DRAWN = re.compile(r'several: "(\w+)"')  # the number that a figure of several runs draws
 SPARSE = ("score", "loss")  # of rounds that were tested: others have none
 FEDERATION, RESULTS = "federation.toml", "results"  # as tacit/deploy/operate/layout.py has them
 Promised = tuple[str, bool]  # a statement, and whether its noise follows from a seed: two promises where either differs
+MatrixRow = tuple[str, Estimate | None, Mapping[str, Estimate]]  # a defence, what the model reaches, what attacks reach
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,168 @@ class Entry:
 
     @property
     def ended(self) -> list[RunFiles]:
-        """The runs that ended."""
         return [run for run in self.runs if run.summary is not None]
+
+
+def entries(folders: Sequence[Path]) -> list[Entry]:
+    """What the folders hold, in their order. Raises BadInput in one sentence for a folder that cannot be shown."""
+    found: list[Entry] = []
+    for folder in folders:
+        if not (folder / ASKED).exists():
+            run = read(folder)
+            found.append(Entry(called(folder), (run,), run.experiment.train.rounds))
+            continue
+        cells, tasks = grid_of(folder)
+        for cell in cells:
+            places = [task.folder for task in tasks if task.cell is cell]
+            runs = tuple(read(place) for place in places if (place / "experiment.toml").exists())
+            missing, planned = len(cell.experiments) - len(runs), cell.experiments[0].train.rounds
+            found.append(Entry(cell.label, runs, planned, missing, cell.varied, attack_columns(folder, cell)))
+    counts, seen = Counter(entry.label for entry in found), Counter[str]()
+    for index, entry in enumerate(found):
+        if counts[entry.label] > 1:
+            seen[entry.label] += 1
+            found[index] = replace(entry, label=f"{entry.label} ({seen[entry.label]})")
+    return found
+
+
+def called(folder: Path) -> str:
+    """What a run's folder is called on a page: a federation's results by the federation, as "results" says nothing to a reader."""
+    place = folder.resolve()
+    return place.parent.name if place.name == RESULTS and (place.parent / FEDERATION).is_file() else place.name
+
+
+def grid_of(folder: Path) -> tuple[list[Cell], list[Task]]:
+    """The cells of a comparison and its runs. Raises BadInput where its files are damaged."""
+    vary, seeds = asked(folder)
+    try:
+        cells = expand(tomllib.loads((folder / BASE).read_text("utf-8")), vary, seeds=seeds)
+        return cells, tasks_of(folder, cells)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{folder / BASE} is damaged ({' '.join(str(error).split())}).") from None
+
+
+def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
+    """Everything on the page of several runs."""
+    kept = [entry for entry in found if entry.runs]
+    if not kept:
+        raise BadInput(f"No run of {name} has begun, so there is nothing to show yet.")
+    runs = [run for entry in kept for run in entry.runs]
+    named = sorted({run.metric for run in runs})
+    if len(named) > 1:
+        raise BadInput(f"These runs are measured by {' and by '.join(named)}: show those of one metric together.")
+    (metric,) = named
+    promises = list(dict.fromkeys(one for run in runs if (one := _promised(run))))
+    several_sources = len({seeded for _, seeded in promises}) > 1
+    common, own = _settings([entry.runs[0] for entry in kept])
+    differing = {entry.label: mine for entry, mine in zip(kept, own, strict=True)}
+    known = [run.measured for run in runs if run.measured]
+    return {
+        "kind": "several",
+        "name": name,
+        "finished": all(run.summary for run in runs) and not any(entry.missing for entry in found),
+        "seeded": any(seeded for _, seeded in promises),
+        "seeded_alone": [e.label for e in kept if any(run.seeded for run in e.runs)] if several_sources else [],
+        "metric": {
+            "name": metrics.words(metric),
+            "share": metrics.is_share(metric),
+            "better": known[0].get("better") if known else None,
+            "baseline": short(_mean([one["baseline"] for one in known if one.get("baseline") is not None])),
+        },
+        "paired": paired(kept),
+        "homes": homes(kept, metric=metric),
+        "homes_by_client": by_client(kept),
+        "last": results.last_rounds(len(run.rounds) for run in runs if run.summary),
+        "confidence": 100 * CONFIDENCE,
+        "promises": [_promise(runs, one, with_source=several_sources) for one in promises],
+        "entries": [_entry(entry, promises) | {"settings": differing.get(entry.label, {})} for entry in found],
+        "matrix": matrix([_attacked(entry, metric) for entry in kept], metric=metrics.words(metric)),
+        "settings": common,
+        "notes": list(dict.fromkeys(note for e in kept for note in (e.runs[0].summary or {}).get("notes") or [])),
+    }
+
+
+def _promised(run: RunFiles) -> Promised | None:
+    return (statement(run.guarantee), run.seeded) if run.guarantee else None
+
+
+def _promise(runs: Sequence[RunFiles], one: Promised, *, with_source: bool) -> dict[str, Any]:
+    """One promise in full, without the number: that is each entry's own."""
+    words, seeded = one
+    promise = next(run.guarantee for run in runs if run.guarantee and _promised(run) == one)
+    source = f", noise drawn from {'a seed' if seeded else promise['randomness']}" if with_source else ""
+    kept = {key: value for key, value in promise.items() if key != "epsilon"}
+    return kept | {"statement": words + source, "seeded": seeded and not with_source}
+
+
+def _entry(entry: Entry, promises: list[Promised]) -> dict[str, Any]:
+    ended = entry.ended
+    summaries = [run.summary for run in ended if run.summary]
+    found = estimate([_last(run) for run in ended])
+    promise, made = next(((run.guarantee, _promised(run)) for run in entry.runs if run.guarantee), (None, None))
+    spent = [one["guarantee"]["epsilon"] for one in summaries if one.get("guarantee")]
+    return {
+        "label": entry.label,
+        "seeds": len(entry.runs) + entry.missing,
+        "ended": len(ended),
+        "planned": entry.planned,
+        "rounds": max((len(run.rounds) for run in entry.runs), default=0),
+        "early": sum(one["stopped"] == "budget" for one in summaries),
+        "score": short(found.mean) if found else None,
+        "interval": short(found.interval) if found else None,
+        "promise": promises.index(made) if made else None,
+        "unit": promise["unit"] if promise else None,
+        "epsilon": {end: short(epsilon, up=True) for end, epsilon in results.widest(spent).items()} if spent else None,
+        **{key: short(_mean([one[key] for one in summaries])) for key in ("seconds", *CUMULATED)},
+        "stages": stages([record for run in entry.runs for record in run.rounds]),
+        "series": _series(entry.runs),
+    }
+
+
+def _last(run: RunFiles) -> float:
+    last = [record["score"] for record in run.rounds[-LAST_ROUNDS:] if record["score"] is not None]
+    return math.fsum(last) / len(last) if last else results.final_score(run.summary or {}, run.metric)
+
+
+def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
+    """Mean, lowest and highest over seeds by round; a run that stopped early keeps its last value."""
+    logs = [run.rounds for run in runs if run.rounds]
+    longest = max(logs, key=len, default=[])
+    at = shown_places([record["score"] is not None for record in longest])
+    found: dict[str, Any] = {"round": [index + 1 for index in at]}
+    drawn = sorted({key for name in figure_scripts() for key in DRAWN.findall(asset(name))})
+    for key in (*drawn, "epsilon_loosest") if at else ():
+        rows = [[_number(record.get(key)) for record in log] for log in logs]
+        told = [math.isfinite(value) for row in rows for value in row]
+        if not (any(told) if key in SPARSE else all(told)):
+            continue
+        fill = [0.0 if key in CUMULATED else next(filter(math.isfinite, row[::-1]), math.nan) for row in rows]
+        held = np.array([row + [end] * (len(longest) - len(row)) for row, end in zip(rows, fill, strict=True)])
+        held = (np.cumsum(held, axis=1) if key in CUMULATED else held)[:, at]
+        up = key == "epsilon_loosest"  # of an epsilon the largest over seeds: a mean is no promise
+        bands = {"mean": held.max(axis=0) if up else held.mean(axis=0)}
+        if len(rows) > 1 and not up:
+            bands |= {"low": held.min(axis=0), "high": held.max(axis=0)}
+        found[key] = {name: [short(value, up=up) for value in band.tolist()] for name, band in bands.items()}
+    return found
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _settings(runs: Sequence[RunFiles]) -> tuple[list[Any], list[dict[str, str]]]:
+    """Sections of settings that all runs share, and what is each one's own."""
+    flat = [{(name, row[0]): row for name, rows in settings(run.experiment) for row in rows} for run in runs]
+    same = {
+        key: row
+        for key, row in flat[0].items()
+        if key != ("run", "seed") and all(other.get(key, [None] * 2)[1] == row[1] for other in flat)
+    }
+    names = dict.fromkeys(name for name, _ in flat[0])
+    common = [[name, [row for (section, _), row in same.items() if section == name]] for name in names]
+    differ = [{key: row for key, row in one.items() if key not in same and key != ("run", "seed")} for one in flat]
+    return common, [{".".join(key): row[1] for key, row in one.items()} for one in differ]
 
 
 def paired(entries: Sequence[Entry]) -> dict[str, Any] | None:
@@ -78,9 +242,9 @@ def paired(entries: Sequence[Entry]) -> dict[str, Any] | None:
             "name": f"{one.cell} − {one.than}",
             "seeds": len(one.seeds),
             "value": short(one.mean),
-            "interval": []
-            if one.interval is None
-            else [short(one.mean - one.interval), short(one.mean + one.interval)],
+            "interval": [short(one.mean - one.interval), short(one.mean + one.interval)]
+            if one.interval is not None
+            else [],
             "p": short(one.p),
             "p_holm": short(one.p_holm),
             "shown": one.p_holm is not None and one.p_holm < SIGNIFICANT,
@@ -129,14 +293,12 @@ def by_client(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 def _over(found: Sequence[dict[str, Any]], key: str, metric: str) -> list[Any]:
     """A mean over seeds with its interval; of one seed, the interval over kept rows."""
-    bounds = (-math.inf, math.inf) if "_less_" in key else metrics.bounds(metric)
-    mean = estimate([one[key]["value"] for one in found], bounds)
-    if mean is None:
-        return [None, []]
-    ends = [] if mean.interval is None else _ends(mean)[1:]
-    if not ends and len(found) == 1:
-        ends = [short(end) for end in found[0][key]["interval"] or ()]
-    return [short(mean.mean), ends]
+    if len(found) == 1:
+        return measured(found[0][key])
+    mean = estimate(
+        [one[key]["value"] for one in found], (-math.inf, math.inf) if "_less_" in key else metrics.bounds(metric)
+    )
+    return [short(mean.mean), _ends(mean)[1:] if mean.interval is not None else []] if mean else [None, []]
 
 
 def _ends(found: Estimate) -> list[float | None]:
@@ -146,13 +308,18 @@ def _ends(found: Estimate) -> list[float | None]:
     return [short(found.mean), *limits]
 
 
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
 # What attacks reached: a matrix of defences by attacks, and the findings of one experiment. No epsilon covers it.
 
-MOST_POINTS = 300  # of a line
-MOST_NUMBERS = 200  # of a finding: a page is no archive, and the file beside it has all
-GUESSING = 0.5  # an AUC that says nothing
 
-MatrixRow = tuple[str, Estimate | None, Mapping[str, Estimate]]  # a defence, what the model reaches, what attacks reach
+def _attacked(entry: Entry, metric: str) -> MatrixRow:
+    reached = [value for run in entry.ended if (value := results.last_backdoor(run.rounds)) is not None]
+    own = estimate(reached, (0.0, 1.0))
+    score = estimate([_last(run) for run in entry.ended], metrics.bounds(metric))
+    return entry.label, score, ({} if own is None else {BACKDOORED: own}) | entry.attacked
 
 
 def matrix(rows: Sequence[MatrixRow], *, metric: str) -> dict[str, Any] | None:
@@ -160,25 +327,15 @@ def matrix(rows: Sequence[MatrixRow], *, metric: str) -> dict[str, Any] | None:
     titles = list(dict.fromkeys(title for *_, found in rows for title in found))
     if not titles:
         return None
+    cells = [(label, score, [found.get(title) for title in titles]) for label, score, found in rows]
     return {
         "metric": metric,
         "columns": [{"name": title, "chance": GUESSING if title.endswith(AUC) else 0.0} for title in titles],
         "rows": [
-            {
-                "label": label,
-                "score": score and _ends(score),
-                "attacked": [one and _ends(one) for one in map(found.get, titles)],
-            }
-            for label, score, found in rows
+            {"label": label, "score": score and _ends(score), "attacked": [one and _ends(one) for one in attacked]}
+            for label, score, attacked in cells
         ],
     }
-
-
-def matrix_page(
-    name: str, rows: Sequence[MatrixRow], *, metric: str, words: str, notes: Sequence[str]
-) -> dict[str, Any]:
-    """A page with nothing but a matrix."""
-    return {"kind": "matrix", "name": name, "words": words, "matrix": matrix(rows, metric=metric), "notes": list(notes)}
 
 
 def attack_page(folder: Path) -> dict[str, Any]:
@@ -190,216 +347,14 @@ def attack_page(folder: Path) -> dict[str, Any]:
 
 def shown(found: Sequence[Finding]) -> list[dict[str, Any]]:
     """Findings as plain values, with no more points than a line can show."""
-    return [_one(one) for one in found]
-
-
-def _one(found: Finding) -> dict[str, Any]:
-    kept = {key: value for key, value in found.record().items() if key not in ("files", "options", "seconds")}
-    kept["more"] = max(0, len(kept["estimates"]) - MOST_NUMBERS)
-    kept["estimates"] = kept["estimates"][:MOST_NUMBERS]
-    for plot in kept["plots"]:
-        for line in plot["lines"]:
-            count = len(line["x"])
-            at = sorted(
-                {round(k * (count - 1) / max(1, min(MOST_POINTS, count) - 1)) for k in range(min(MOST_POINTS, count))}
-            )
-            line |= {
-                key: None if line[key] is None else [short(line[key][i]) for i in at]
-                for key in ("x", "y", "low", "high")
-            }
-    return kept
-
-
-def entries(folders: Sequence[Path]) -> list[Entry]:
-    """What the folders hold, in their order. Raises BadInput in one sentence for a folder that cannot be shown."""
-    found: list[Entry] = []
-    for folder in folders:
-        found += (
-            _cells(folder)
-            if (folder / ASKED).exists()
-            else [Entry(called(folder), (run := read(folder),), run.experiment.train.rounds)]
-        )
-    counts, seen = Counter(entry.label for entry in found), Counter[str]()
-    for index, entry in enumerate(found):
-        if counts[entry.label] > 1:
-            seen[entry.label] += 1
-            found[index] = replace(entry, label=f"{entry.label} ({seen[entry.label]})")
-    return found
-
-
-def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
-    """Everything on the page of several runs."""
-    promises = list(dict.fromkeys(one for e in found for run in e.runs if (one := _promised(run))))
-    drawn = {seeded for _, seeded in promises}
-    kept = [entry for entry in found if entry.runs]
-    if not kept:
-        raise BadInput(f"No run of {name} has begun, so there is nothing to show yet.")
-    named = {run.metric for entry in kept for run in entry.runs}
-    if len(named) > 1:
-        raise BadInput(
-            f"These runs are measured by {' and by '.join(sorted(named))}: show those of one metric together."
-        )
-    metric = named.pop()
-    common, own = _settings([entry.runs[0] for entry in kept])
-    differing = {entry.label: mine for entry, mine in zip(kept, own, strict=True)}
-    return {
-        "kind": "several",
-        "name": name,
-        "finished": all(run.summary for entry in found for run in entry.runs) and not any(e.missing for e in found),
-        "seeded": True in drawn,
-        "seeded_alone": [e.label for e in kept if any(run.seeded for run in e.runs)] if len(drawn) > 1 else [],
-        "metric": {"name": metrics.words(metric), "share": metrics.is_share(metric), **_about(kept)},
-        "paired": paired(kept),
-        "homes": homes(kept, metric=metric),
-        "homes_by_client": by_client(kept),
-        "last": last_rounds(len(run.rounds) for entry in found for run in entry.runs if run.summary),
-        "confidence": 100 * CONFIDENCE,
-        "promises": [_promise(found, one, drawn=len(drawn) > 1) for one in promises],
-        "entries": [_entry(entry, promises) | {"settings": differing.get(entry.label, {})} for entry in found],
-        "matrix": matrix([_attacked(entry, metric) for entry in kept], metric=metrics.words(metric)),
-        "settings": common,
-        "notes": list(dict.fromkeys(note for e in kept for note in (e.runs[0].summary or {}).get("notes") or [])),
-    }
-
-
-def _about(kept: Sequence[Entry]) -> dict[str, Any]:
-    """Which way the metric is better, and what a constant answer reaches, the mean of the runs that ended."""
-    known = [run.measured for entry in kept for run in entry.runs if run.measured]
-    constants = [one["baseline"] for one in known if one.get("baseline") is not None]
-    return {"better": known[0].get("better") if known else None, "baseline": short(_mean(constants))}
-
-
-def called(folder: Path) -> str:
-    """What a run's folder is called on a page: a federation's results by the federation, as "results" says nothing to a reader."""
-    place = folder.resolve()
-    return place.parent.name if place.name == RESULTS and (place.parent / FEDERATION).is_file() else place.name
-
-
-def _promised(run: RunFiles) -> Promised | None:
-    return (statement(run.guarantee), run.seeded) if run.guarantee else None
-
-
-def grid_of(folder: Path) -> tuple[list[Cell], list[Task]]:
-    """The cells of a comparison and its runs. Raises BadInput where its files are damaged."""
-    vary, seeds = asked(folder)
-    try:
-        cells = expand(tomllib.loads((folder / BASE).read_text("utf-8")), vary, seeds=seeds)
-        return cells, tasks_of(folder, cells)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{folder / BASE} is damaged ({' '.join(str(error).split())}).") from None
-
-
-def _cells(folder: Path) -> list[Entry]:
-    cells, tasks = grid_of(folder)
-    found = []
-    for cell in cells:
-        begun = [t.folder for t in tasks if t.cell is cell and (t.folder / "experiment.toml").exists()]
-        runs = tuple(read(folder) for folder in begun)
-        planned = cell.experiments[0].train.rounds
-        missing = len(cell.experiments) - len(runs)
-        found.append(Entry(cell.label, runs, planned, missing, cell.varied, columns(folder, cell)))
-    return found
-
-
-def _attacked(entry: Entry, metric: str) -> MatrixRow:
-    """What the model and what attackers reached, over seeds."""
-    ended = entry.ended
-    reached = [value for run in ended if (value := last_backdoor(run.rounds)) is not None]
-    own = estimate(reached, (0.0, 1.0))
-    score = estimate([_last(run) for run in ended], metrics.bounds(metric))
-    return entry.label, score, ({} if own is None else {BACKDOORED: own}) | entry.attacked
-
-
-def _entry(entry: Entry, promises: list[Promised]) -> dict[str, Any]:
-    ended = entry.ended
-    last = [_last(run) for run in ended]
-    found = estimate(last)
-    promise, made = next(((run.guarantee, _promised(run)) for run in entry.runs if run.guarantee), (None, None))
-    spent = [run.summary["guarantee"]["epsilon"] for run in ended if run.summary and run.summary.get("guarantee")]
-    mean = {key: _mean([run.summary[key] for run in ended if run.summary]) for key in ("seconds", *CUMULATED)}
-    return {
-        "label": entry.label,
-        "seeds": len(entry.runs) + entry.missing,
-        "ended": len(ended),
-        "planned": entry.planned,
-        "rounds": max((len(run.rounds) for run in entry.runs), default=0),
-        "early": sum(run.summary["stopped"] == "budget" for run in ended if run.summary),
-        "score": short(found.mean) if found else None,
-        "interval": short(found.interval) if found else None,
-        "each": [short(value) for value in last],
-        "promise": promises.index(made) if made else None,
-        "unit": promise["unit"] if promise else None,
-        "epsilon": {end: short(epsilon, up=True) for end, epsilon in widest(spent).items()} if spent else None,
-        **{key: short(value) for key, value in mean.items()},
-        "stages": stages([record for run in entry.runs for record in run.rounds]),
-        "series": _series(entry.runs),
-    }
-
-
-def _last(run: RunFiles) -> float:
-    last = [record["score"] for record in run.rounds[-LAST_ROUNDS:] if record["score"] is not None]
-    return math.fsum(last) / len(last) if last else final_score(run.summary or {}, run.metric)
-
-
-def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
-    """Mean, lowest and highest over seeds by round; a run that stopped early keeps its last value."""
-    longest = max((len(run.rounds) for run in runs), default=0)
-    at = shown_places(
-        [record["score"] is not None for record in max((run.rounds for run in runs), key=len, default=[])]
-    )
-    found: dict[str, Any] = {"round": [index + 1 for index in at]}
-    for key in (*_drawn(), "epsilon_loosest"):
-        told = [isinstance(record.get(key), int | float) for run in runs for record in run.rounds]
-        if not (any(told) if key in SPARSE else all(told)) or not at:
-            continue
-        rows = [
-            [float(v) if isinstance(v := record.get(key), int | float) else math.nan for record in run.rounds]
-            for run in runs
-            if run.rounds
-        ]
-        held = np.array([row + [_last_known(row)] * (longest - len(row)) for row in rows], dtype=float)
-        if key in CUMULATED:
-            held = np.array([np.cumsum([*row, *[0.0] * (longest - len(row))]) for row in rows], dtype=float)
-        held = held[:, at]
-        up = key == "epsilon_loosest"  # of an epsilon the largest over seeds: a mean is no promise
-        middle = held.max(axis=0) if up else held.mean(axis=0)
-        found[key] = {"mean": [short(v, up=up) for v in middle.tolist()]}
-        if len(rows) > 1 and not up:
-            low, high = held.min(axis=0).tolist(), held.max(axis=0).tolist()
-            found[key] |= {"low": [short(v) for v in low], "high": [short(v) for v in high]}
-    return found
-
-
-def _drawn() -> list[str]:
-    return sorted({key for name in figure_scripts() for key in DRAWN.findall(asset(name))})
-
-
-def _last_known(row: Sequence[float]) -> float:
-    return next((value for value in reversed(row) if math.isfinite(value)), math.nan)
-
-
-def _promise(found: Sequence[Entry], one: Promised, *, drawn: bool) -> dict[str, Any]:
-    """One promise in full, without the number: that is each entry's own. With `drawn` it says where its noise comes from."""
-    words, seeded = one
-    promise = next(r.guarantee for e in found for r in e.runs if r.guarantee and _promised(r) == one)
-    source = f", noise drawn from {'a seed' if seeded else promise['randomness']}" if drawn else ""
-    kept = {key: value for key, value in promise.items() if key != "epsilon"}
-    return kept | {"statement": words + source, "seeded": seeded and not drawn}
-
-
-def _settings(runs: Sequence[RunFiles]) -> tuple[list[Any], list[dict[str, str]]]:
-    """Sections of settings that all runs share, and what is each one's own."""
-    flat = [{(name, row[0]): row for name, rows in settings(run.experiment) for row in rows} for run in runs]
-    same = {
-        key: row
-        for key, row in flat[0].items()
-        if key != ("run", "seed") and all(other.get(key, [None] * 2)[1] == row[1] for other in flat)
-    }
-    names = dict.fromkeys(name for name, _ in flat[0])
-    common = [[name, [row for (section, _), row in same.items() if section == name]] for name in names]
-    own = [{".".join(key): row[1] for key, row in one.items() if key not in same} for one in flat]
-    return common, [{key: value for key, value in one.items() if key != "run.seed"} for one in own]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+    records = [one.record() for one in found]
+    for record in records:
+        for key in ("files", "options", "seconds"):
+            record.pop(key, None)
+        record["more"] = max(0, len(record["estimates"]) - MOST_NUMBERS)
+        record["estimates"] = record["estimates"][:MOST_NUMBERS]
+        for line in (line for plot in record["plots"] for line in plot["lines"]):
+            at = np.unique(np.linspace(0, len(line["x"]) - 1, min(MOST_POINTS, len(line["x"]))).round().astype(int))
+            values = {key: line[key] for key in ("x", "y", "low", "high")}
+            line |= {key: one and [short(one[i]) for i in at] for key, one in values.items()}
+    return records

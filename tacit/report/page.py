@@ -25,13 +25,133 @@ from tacit.lab.compare.findings import findings
 from tacit.lab.compare.grid import ASKED, text
 from tacit.lab.compare.results import rows_of
 from tacit.privacy.guarantee import SEEDED, shown
+from tacit.report import overlay
 from tacit.report.collect import asset, figure_scripts, metric_facts, run_page, settings, short
-from tacit.report.overlay import FEDERATION, RESULTS, attack_page, called, entries, grid_of, matrix_page, several_page
-from tacit.report.overlay import shown as attacked_shown
+from tacit.report.overlay import FEDERATION, RESULTS
 from tacit.table import for_json
 
 MOST_ROUNDS = 60  # of a site's strip: the last ones
 MOST_ABSENCES = 200  # named with their reasons: the last ones
+BEGINS = b"<!doctype html>"  # of every page
+FIRST, LAST = "base.js", "live.js"
+
+
+def write_page(folders: Sequence[Path], path: Path, *, quick: bool = False) -> None:
+    """Makes the page of a run, a comparison, or several of them; `quick` leaves out prices that take long to compute.
+
+    Raises: BadInput in one sentence, also where another file than a page lies there; then nothing is written.
+    """
+    store.refuse_foreign(path, begins=BEGINS)
+    content = render(collect(folders, quick=quick)).encode()
+    try:
+        store.write(path, content)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written ({error.strerror}): name another file with --out.") from None
+
+
+def write_matrix(
+    path: Path, *, name: str, rows: Sequence[overlay.MatrixRow], metric: str, words: str, notes: Sequence[str]
+) -> None:
+    """Writes a page with nothing but a matrix of defences by attacks."""
+    data = {"kind": "matrix", "name": name, "words": words, "matrix": overlay.matrix(rows, metric=metric)}
+    store.write(path, render(for_page(data | {"notes": list(notes)})).encode())
+
+
+def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quick: bool = False) -> dict[str, Any]:
+    """The page's data; a federation is shown by its results. Raises BadInput."""
+    folders = [results_of(folder) for folder in folders]
+    with intact(folders[0]):
+        return for_page(_page_data(folders, since, live, quick), live=live)
+
+
+def _page_data(folders: list[Path], since: int, live: bool, quick: bool) -> dict[str, Any]:
+    only = folders[0] if len(folders) == 1 else None
+    if only and is_search(only):
+        return search_page(only)
+    if only and not (only / ASKED).exists():
+        if not (only / "experiment.toml").exists() and any(only.glob("attack-*.json")):
+            return overlay.attack_page(only)
+        attacked = {} if live else {"findings": overlay.shown(findings(only))}
+        files = read(only)
+        data = run_page(files, since=since, live=live, quick=quick or live) | attacked
+        return data | {"sites": sites_view(files), "folder": overlay.called(only)}
+    found = overlay.entries(folders)
+    name = only.resolve().name if only else f"{len(folders)} runs side by side"
+    if only and found[0].runs:
+        name = found[0].runs[0].experiment.name
+    return overlay.several_page(found, name=name) | {"total": cost(only) if only else None}
+
+
+def results_of(folder: Path) -> Path:
+    """The folder of a run: of a federation, that of its results. Raises BadInput where nothing has run yet."""
+    if not (folder / FEDERATION).is_file():
+        return folder
+    if not (folder / RESULTS / "experiment.toml").exists():
+        raise BadInput(f"The federation in {folder} has not run yet: start it with `tacit deploy server` or `up`.")
+    return folder / RESULTS
+
+
+def for_page(data: dict[str, Any], *, live: bool = False) -> dict[str, Any]:
+    """The data of a page without infinities, which JSON does not have: an epsilon that is no bound becomes the word "inf"."""
+    whole = data | {"live": live, "tacit": tacit.__version__}
+    return for_json(whole, infinite=lambda number: "inf" if number == math.inf else number)
+
+
+def scripts() -> list[str]:
+    """The page's scripts in their order: a file that lies in html/ or in html/figures/ is in the page."""
+    home = resources.files("tacit.report") / "html"
+    found = [*sorted(one.name for one in home.iterdir() if one.name.endswith(".js")), *figure_scripts()]
+    return [FIRST, *(name for name in found if name not in (FIRST, LAST)), LAST]
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page as text."""
+    style, script = asset("page.css"), "\n".join(asset(name) for name in scripts())
+
+    def hashed(content: str) -> str:
+        return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+    connect = "connect-src 'self'; " if data["live"] else ""
+    policy = (
+        f"default-src 'none'; style-src '{hashed(style)}'; script-src '{hashed(script)}'; {connect}"
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": html.escape(policy, quote=True),
+        "title": html.escape(data["name"]),
+        "sentence": html.escape(data.get("sentence") or ""),
+        "style": style,
+        "script": script,
+        "data": as_json(data),
+    }
+    # one pass over the template: what is put in is never looked at again
+    pieces = asset("page.html").split("@@")
+    return "".join(parts[piece] if number % 2 else piece for number, piece in enumerate(pieces))
+
+
+def as_json(data: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text
+
+
+def cost(folder: Path) -> dict[str, Any]:
+    """What a comparison's runs cost in total: a sum for every promise that they make, and what is in no sum, in words.
+
+    Raises: BadInput where a file of the comparison is damaged.
+    """
+    rows = rows_of(overlay.grid_of(folder)[1], {})
+    sums = ledger.together(rows)
+    said = {one.sentence for one in sums}
+    # a table has no sentence beside a sum: where nothing adds all runs up, that it is of some
+    epsilons = [shown(one.epsilon) + (f", of one of {one.ways} ways" if one.ways > 1 else "") for one in sums]
+    found = [one.record() | {"epsilon": e, "sentence": one.sentence} for one, e in zip(sums, epsilons, strict=True)]
+    return {"sums": found, "notes": [note for note in ledger.notes(rows) if note not in said]}
+
+
+# A deployment, as its server sees it.
 
 
 def sites_view(files: RunFiles) -> dict[str, Any] | None:
@@ -43,13 +163,16 @@ def sites_view(files: RunFiles) -> dict[str, Any] | None:
     names = [str(name) for name in known.get("names") or status.get("sites") or []]
     limits = dict(zip(names, known.get("limits") or [], strict=False))  # None: none
     spent = status.get("spent") or (files.summary or {}).get("sites", {}).get("epsilon", {})
-    away = [_absent(record) for record in files.rounds]
-    asked = status.get("asked")
+    away, asked = [_absent(record) for record in files.rounds], status.get("asked")
     absences = [[number + 1, name, why] for number, round in enumerate(away) for name, why in round.items()]
+    try:
+        moment = f"{datetime.datetime.fromtimestamp(status['time'], datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        moment = "an unknown time"
     return {
         "state": status["state"],
         "text": status["text"],
-        "time": _clock(status["time"]),
+        "time": moment,
         "round": asked["round"] + 1 if asked else len(files.rounds),
         "first": max(0, len(away) - MOST_ROUNDS) + 1,
         "last": len(away),
@@ -84,40 +207,14 @@ def _state(name: str, files: RunFiles, status: dict[str, Any]) -> dict[str, str]
         return {"state": "out of budget", "why": last.get(name, "it can pay for no further round")}
     if name in last:
         return {"state": "absent", "why": last[name]}
-    answered = (
-        "no absence" if (files.clients or {}).get("all_pay") else "has taken part"
-    )  # who was drawn stays a secret
+    # who was drawn stays a secret
+    answered = "no absence" if (files.clients or {}).get("all_pay") else "has taken part"
     return {"state": "not asked" if asked else answered if files.rounds else "not asked yet", "why": ""}
 
 
 def _absent(record: dict[str, Any]) -> dict[str, str]:
     found = record.get("absent")
     return {str(name): str(why) for name, why in found.items()} if isinstance(found, dict) else {}
-
-
-def _clock(seconds: float) -> str:
-    """A moment in words that no clock of the reader changes."""
-    try:
-        return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (OverflowError, ValueError, OSError):
-        return "an unknown time"
-
-
-def cost(folder: Path) -> dict[str, Any]:
-    """What a comparison's runs cost in total: a sum for every promise that they make, and what is in no sum, in words.
-
-    Raises: BadInput where a file of the comparison is damaged.
-    """
-    rows = rows_of(grid_of(folder)[1], {})
-    sums = ledger.together(rows)
-    said = {one.sentence for one in sums}
-    found = [one.record() | {"epsilon": _epsilon(one), "sentence": one.sentence} for one in sums]
-    return {"sums": found, "notes": [note for note in ledger.notes(rows) if note not in said]}
-
-
-def _epsilon(one: ledger.Together) -> str:
-    """The sum for a table, which has no sentence beside it: where nothing adds all runs up, that it is of some."""
-    return shown(one.epsilon) + (f", of one of {one.ways} ways" if one.ways > 1 else "")
 
 
 # The page of a search (`tacit tune`): its best, from what is published of it; and all runs where all are paid for.
@@ -141,30 +238,42 @@ def is_search(folder: Path) -> bool:
 
 def search_page(folder: Path) -> dict[str, Any]:
     """Everything on the page of a search. Raises BadInput for one that has not ended, or whose files are damaged."""
-    best = folder / BEST if (folder / ASKED_SEARCHED).is_file() else folder
+    vary = folder / ASKED_SEARCHED
+    best = folder / BEST if vary.is_file() else folder
     path = best / "summary.json"
     if not path.is_file():
         raise BadInput(f"The search in {folder} has not ended: nothing of it is shown before its best is released.")
     with intact(best):
         summary: Any = table(path, SEARCHED_BEST)
-        experiment = Experiment(**tomllib.loads((best / "experiment.toml").read_text("utf-8")))
-    found = summary[SEARCHED]
+        experiment = _experiment(best)
+    try:
+        asked = tomllib.loads(vary.read_text("utf-8"))["vary"] if vary.is_file() else {}
+        among = [[str(key), ", ".join(text(value) for value in values)] for key, values in asked.items()]
+    except DAMAGED:
+        raise BadInput(f"{vary} is damaged.") from None
+    found, answered = summary[SEARCHED], {}
     classes = [one["class"] for one in summary.get("per_class", [])]
     files = RunFiles(best, experiment, "", [], summary, {"classes": classes}, summary["metric"])
+    if "at_clients" in summary:  # what chose the best stands in the place of the test rows' metric
+        try:
+            known = summary["at_clients"]["metrics"][summary["metric"]]
+            ends = known["interval"] and [short(float(end)) for end in known["interval"]]
+            answered = {"value": short(float(known["value"])), "interval": ends}
+        except (KeyError, TypeError, ValueError):
+            raise BadInput("The summary of the search's best is damaged: what clients answered is not there.") from None
+    by = "rows that clients held out, which they answer about with noise" if answered else "public rows"
     return {
         "kind": "search",
         "name": summary["name"],
         "folder": folder.resolve().name,
         "finished": True,
         "seeded": (summary["guarantee"] or {}).get("randomness") == SEEDED,  # a hidden search's comes from a key
-        "metric": metric_facts(files) | _answered(summary, summary["metric"]),
-        "by": "rows that clients held out, which they answer about with noise"
-        if "at_clients" in summary
-        else "public rows",
+        "metric": metric_facts(files) | answered,
+        "by": by,
         "guarantee": summary["guarantee"],
         "sentence": summary["sentence"],
         "chosen": [[key, text(value)] for key, value in summary["settings"].items()],
-        "asked": _asked(folder / ASKED_SEARCHED),
+        "asked": among,
         "prices": {key: short(found[key], up=True) for key in PRICES},
         "charged": found["charged"],
         "candidates": found["candidates"],
@@ -174,26 +283,26 @@ def search_page(folder: Path) -> dict[str, Any]:
     }
 
 
+def _experiment(place: Path) -> Experiment:
+    return Experiment(**tomllib.loads((place / "experiment.toml").read_text("utf-8")))
+
+
 def _tried(folder: Path, best: Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
     """Every run of a search whose runs are all seen: number, settings and score (None where it has none); nothing beside `best`."""
     released, found = _released(best), []
     for place in sorted((folder / RUNS).glob("[0-9]*"))[:MOST_RUNS]:
         try:
-            experiment = Experiment(**tomllib.loads((place / "experiment.toml").read_text("utf-8")))
-            values = [_setting(experiment, key) for key in summary["settings"]]
-            path = place / "summary.json"  # a run that diverged left none
+            experiment, path = _experiment(place), place / "summary.json"  # a run that diverged left none
             score = _score(json.loads(path.read_text("utf-8")), summary["metric"]) if path.is_file() else None
+            sections = [key.partition(".") for key in summary["settings"]]
+            values = [getattr(getattr(experiment, section), name, None) for section, _, name in sections]
         except DAMAGED as error:
             raise BadInput(f"{place} is damaged ({' '.join(str(error).split())[:200]}).") from None
-        best_one = _released(place) == released
-        found.append({"number": int(place.name), "settings": values, "score": score, "best": best_one})
+        said = ["–" if value is None else text(value) for value in values]
+        found.append(
+            {"number": int(place.name), "settings": said, "score": score, "best": _released(place) == released}
+        )
     return found
-
-
-def _setting(experiment: Experiment, key: str) -> str:
-    section, _, name = key.partition(".")
-    value = getattr(getattr(experiment, section), name, None)
-    return "–" if value is None else text(value)
 
 
 def _score(summary: dict[str, Any], metric: str) -> Any:
@@ -212,135 +321,3 @@ def _released(place: Path) -> bytes | None:
     except OSError:
         return None
     return hashlib.blake2b(b"".join(hashlib.blake2b(part).digest() for part in parts)).digest()
-
-
-def _answered(summary: dict[str, Any], metric: str) -> dict[str, Any]:
-    """What clients answered about rows that they held out, where that chose the best, in the place of the test rows' metric."""
-    if "at_clients" not in summary:
-        return {}
-    try:
-        found = summary["at_clients"]["metrics"][metric]
-        ends = found["interval"]
-        return {"value": short(float(found["value"])), "interval": ends and [short(float(end)) for end in ends]}
-    except (KeyError, TypeError, ValueError):
-        raise BadInput("The summary of the search's best is damaged: what clients answered is not there.") from None
-
-
-def _asked(path: Path) -> list[list[str]]:
-    """The values that were searched among; nothing where only the best is here."""
-    try:
-        vary = tomllib.loads(path.read_text("utf-8"))["vary"] if path.is_file() else {}
-        return [[str(key), ", ".join(text(value) for value in values)] for key, values in vary.items()]
-    except DAMAGED:
-        raise BadInput(f"{path} is damaged.") from None
-
-
-BEGINS = b"<!doctype html>"  # of every page
-FIRST, LAST = "base.js", "live.js"
-
-
-def scripts() -> list[str]:
-    """The page's scripts in their order: a file that lies in html/ or in html/figures/ is in the page."""
-    home = resources.files("tacit.report") / "html"
-    found = [*sorted(one.name for one in home.iterdir() if one.name.endswith(".js")), *figure_scripts()]
-    return [FIRST, *(name for name in found if name not in (FIRST, LAST)), LAST]
-
-
-def write_page(folders: Sequence[Path], path: Path, *, quick: bool = False) -> None:
-    """Makes the page of a run, a comparison, or several of them; `quick` leaves out prices that take long to compute.
-
-    Raises: BadInput in one sentence, also where another file than a page lies there; then nothing is written.
-    """
-    store.refuse_foreign(path, begins=BEGINS)
-    content = render(collect(folders, quick=quick)).encode()
-    try:
-        store.write(path, content)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written ({error.strerror}): name another file with --out.") from None
-
-
-def collect(folders: Sequence[Path], *, since: int = 0, live: bool = False, quick: bool = False) -> dict[str, Any]:
-    """The page's data; a federation is shown by its results. Raises BadInput."""
-    folders = [results_of(folder) for folder in folders]
-    with intact(folders[0]):
-        return for_page(_page_data(folders, since, live, quick) | {"live": live, "tacit": tacit.__version__})
-
-
-def _page_data(folders: list[Path], since: int, live: bool, quick: bool) -> dict[str, Any]:
-    if len(folders) == 1 and is_search(folders[0]):
-        data = search_page(folders[0])
-    elif len(folders) == 1 and only_attacks(folders[0]):
-        data = attack_page(folders[0])
-    elif len(folders) == 1 and not (folders[0] / ASKED).exists():
-        attacked = {} if live else {"findings": attacked_shown(findings(folders[0]))}
-        files = read(folders[0])
-        data = run_page(files, since=since, live=live, quick=quick or live) | attacked | {"sites": sites_view(files)}
-        data["folder"] = called(folders[0])
-    else:
-        name = folders[0].resolve().name if len(folders) == 1 else f"{len(folders)} runs side by side"
-        found = entries(folders)
-        if len(folders) == 1 and found[0].runs:
-            name = found[0].runs[0].experiment.name
-        data = several_page(found, name=name)
-        data["total"] = cost(folders[0]) if len(folders) == 1 else None
-    return data
-
-
-def results_of(folder: Path) -> Path:
-    """The folder of a run: of a federation, that of its results. Raises BadInput where nothing has run yet."""
-    if not (folder / FEDERATION).is_file():
-        return folder
-    if not (folder / RESULTS / "experiment.toml").exists():
-        raise BadInput(f"The federation in {folder} has not run yet: start it with `tacit deploy server` or `up`.")
-    return folder / RESULTS
-
-
-def only_attacks(folder: Path) -> bool:
-    """Whether a folder holds findings of attacks, and neither a run nor a comparison."""
-    held = (folder / ASKED).exists() or (folder / "experiment.toml").exists()
-    return not held and any(folder.glob("attack-*.json"))
-
-
-def write_matrix(path: Path, **said: Any) -> None:
-    """Writes a page with nothing but a matrix of defences by attacks: what `tacit.report.overlay.matrix_page` takes."""
-    data = matrix_page(**said)
-    store.write(path, render(for_page(data | {"live": False, "tacit": tacit.__version__})).encode())
-
-
-def for_page(data: Any) -> Any:
-    """The same without infinities, which JSON does not have: an epsilon that is no bound becomes the word "inf"."""
-    return for_json(data, infinite=lambda number: "inf" if number == math.inf else number)
-
-
-def render(data: dict[str, Any]) -> str:
-    """The page as text."""
-    style, script = asset("page.css"), "\n".join(asset(name) for name in scripts())
-    connect = "connect-src 'self'; " if data["live"] else ""
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; {connect}"
-        "base-uri 'none'; form-action 'none'"
-    )
-    parts = {
-        "policy": html.escape(policy, quote=True),
-        "title": html.escape(data["name"]),
-        "sentence": html.escape(data.get("sentence") or ""),
-        "style": style,
-        "script": script,
-        "data": as_json(data),
-    }
-    page = asset("page.html")
-    # one pass over the template: what is put in is never looked at again
-    pieces = page.split("@@")
-    return "".join(parts[piece] if number % 2 else piece for number, piece in enumerate(pieces))
-
-
-def as_json(data: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&\u2028\u2029":
-        text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return text
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""`tacit plan`: what noise costs and what a budget buys, before anything runs; the rows of experiments: tacit/report/plan.py."""
+"""`tacit plan`: what noise costs and what a budget buys, before anything runs. The ledger is read, never written."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as Drawn
 
 from tacit.algorithms.rules import share_of
-from tacit.data.dataset import Dataset
 from tacit.data.population import CRUMB, Population
 from tacit.engine.assemble import Parts, clients, model_size, refuse_unfit
 from tacit.engine.ledgers import population_id, who_holds
@@ -31,6 +29,7 @@ from tacit.privacy.plan import Plan, Purse, kind_of
 from tacit.privacy.queries.evaluation import Judgement, told_apart
 from tacit.report.price import rounded
 from tacit.report.writers import load_writers
+from tacit.table import Column, Table
 
 CAPTIONED = ("delta", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note", "most_share")
 KEPT = ("clients", "names", "epsilon", "noise_multiplier", "affordable_rounds", "affordable_turns")  # above the line
@@ -44,39 +43,30 @@ HEADS = {
 }
 LONGEST_NAME = 16  # characters of a client's name in a table
 MOST_NAMES = 4  # of a group's clients that are named; --json names all
+MOST_EPSILON = 1e6  # beyond, no noise is left to speak of
+CLOSE = 2e-3  # of an epsilon that is looked for
 
 
-def table(answer: list[dict[str, Any]]) -> Table:
+def table(answer: list[dict[str, Any]]) -> Drawn:
     """A row per budget group; what is the same for all of them stands below."""
     first = answer[0]
-    # of what is asked beside training a terminal has room for the price alone
+    # of what is asked beside training a terminal has room for the price alone; one row is everybody
     names = [name for name in first if name not in CAPTIONED and not name.endswith("_noise_multiplier")]
-    names = [name for name in names if name != "names" or len(answer) > 1]  # one row is everybody
-    heads = {name: HEADS.get(name, name.replace("_", " ")) for name in names}
-    same = [name for name in names if name not in KEPT and all(row[name] == first[name] for row in answer)]
-    aside = "".join(f"; {heads[name]} {_span(name, first[name])}" for name in same)
-    shown = Table(
-        caption=f"{first['guarantee']}; delta {shown_delta(first['delta'])}{aside}{_of_share(first)}{_of_ledger(first)}"
+    heads = {name: HEADS.get(name, name.replace("_", " ")) for name in names if name != "names" or len(answer) > 1}
+    same = [name for name in heads if name not in KEPT and all(row[name] == first[name] for row in answer)]
+    caption = [first["guarantee"], f"delta {shown_delta(first['delta'])}"]
+    caption += [f"{heads[name]} {_span(name, first[name])}" for name in same]
+    if (share := first.get("most_share", 1.0)) < 1:
+        caption.append(f"one client counts for at most {100 * share:.3g} % of what all declare")
+    if "ledger" in first:
+        runs = f"{first['ledger_runs']} run{'s' * (first['ledger_runs'] != 1)}"
+        spent = f"counts as spent (at delta {shown_delta(first['ledger_delta'])})"
+        caption.append(f"{first['ledger']} holds {runs} of this unit: what they sealed, used or not, {spent}")
+        caption.append("planned with what is left")
+    kept = [name for name in heads if name not in same]
+    return Table([Column(heads[name], [_span(name, row[name]) for row in answer]) for name in kept]).terminal(
+        caption="; ".join(caption)
     )
-    columns = [[heads[name], *(_span(name, row[name]) for row in answer)] for name in names if name not in same]
-    for head, *cells in columns:
-        shown.add_column(head, min_width=max(len(word) for text in (head, *cells) for word in text.split()))
-    for row in zip(*(cells for _, *cells in columns), strict=True):
-        shown.add_row(*map(escape, row))
-    return shown
-
-
-def _of_share(row: dict[str, Any]) -> str:
-    share = row.get("most_share", 1.0)
-    return f"; one client counts for at most {100 * share:.3g} % of what all declare" if share < 1 else ""
-
-
-def _of_ledger(row: dict[str, Any]) -> str:
-    if "ledger" not in row:
-        return ""
-    runs = f"{row['ledger_runs']} run{'s' * (row['ledger_runs'] != 1)}"
-    spent = f"counts as spent (at delta {shown_delta(row['ledger_delta'])})"
-    return f"; {row['ledger']} holds {runs} of this unit: what they sealed, used or not, {spent}; planned with what is left"
 
 
 def _who(names: Sequence[str]) -> str:
@@ -93,29 +83,23 @@ def _who(names: Sequence[str]) -> str:
 def _span(name: str, value: Any) -> str:
     if name == "names":
         return _who(value)
-    low, high = (rounded(name, end, 4) for end in (value if isinstance(value, list) else [value, value]))
-    return low if low == high else f"{low} to {high}"
-
-
-# The rows of `tacit plan EXPERIMENT`: noise, price and affordable rounds of every budget group, after what other runs
-# of the ledger have sealed. The ledger is read, never written.
-
-MOST_EPSILON = 1e6  # beyond, no noise is left to speak of
-CLOSE = 2e-3  # of an epsilon that is looked for
+    return " to ".join(dict.fromkeys(rounded(name, end, 4) for end in (value if isinstance(value, list) else [value])))
 
 
 def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
-    """One row per budget group of the experiment's clients.
+    """One row per budget group of the experiment's clients, after what other runs of the ledger have sealed.
 
     Raises BadInput where nothing is promised, and for a part (metric, rule, model, loss, writer) or an option that is none;
     LedgerError where the ledger would refuse a run, and BudgetExhausted where budgets, or what it left of them, pay for no round.
     """
     metrics.load(tasks.chosen(experiment))
     privacy = experiment.privacy
-    before = ledgers.read_before(Path(privacy.ledger), unit=privacy.unit_kept) if privacy.ledger else NOTHING
+    ledger = Path(privacy.ledger) if privacy.ledger else None
+    before = ledgers.read_before(ledger, unit=privacy.unit_kept) if ledger else NOTHING
     dataset, _, population = clients(experiment, before=before)
-    if privacy.ledger:
-        _refuse(experiment, dataset, population, Path(privacy.ledger))
+    if ledger:
+        holds = who_holds(experiment, population, dataset)
+        ledgers.refuse_before(ledger, population=population_id(experiment, population), conditions=holds)
     size = model_size(experiment, dataset)
     plan = kind_of(experiment).plan(experiment, population, size=size)
     query_of(experiment, dataset, plan, population)  # all three refuse what would be asked for in vain
@@ -123,19 +107,19 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     columns_asked(experiment, dataset)
     load_writers(experiment.run.writers)
     model = refuse_unfit(plan, experiment, dataset, population)
-    start_of(experiment, model).refuse_before(Path(privacy.ledger) if privacy.ledger else None)
-    one.refuse_unfit(experiment, experiment.personal.kind, model, dataset.x)
+    start_of(experiment, model).refuse_before(ledger)
+    one.refuse_unfit(experiment.personal.kind, model, dataset.x)
     rows = plan.rows(Purse(experiment, population, before))
     if not _paid(experiment, plan, rows):
         raise BudgetExhausted(_exhausted(experiment, population, before, size=size))
-    note = tells_nothing(experiment, judged, plan, population) if judged and plan.priced else ""
-    rows = [row | {"note": note} for row in rows] if note else rows
+    more: dict[str, Any] = {}
+    if judged and plan.priced and (note := tells_nothing(experiment, judged, plan, population)):
+        more["note"] = note
     if plan.rule(experiment, population) is not None:  # without one, clients count alike, or up to privacy.weight_cap
-        rows = [row | {"most_share": share_of(experiment.aggregate.most_share, len(population))} for row in rows]
-    if not before.runs:
-        return rows
-    known = {"ledger": str(privacy.ledger), "ledger_runs": before.runs, "ledger_delta": before.of(ALL).delta}
-    return [row | known for row in rows]
+        more["most_share"] = share_of(experiment.aggregate.most_share, len(population))
+    if before.runs:
+        more |= {"ledger": str(ledger), "ledger_runs": before.runs, "ledger_delta": before.of(ALL).delta}
+    return [row | more for row in rows]
 
 
 def refuse_spent(parts: Parts) -> None:
@@ -149,32 +133,16 @@ def refuse_spent(parts: Parts) -> None:
     if _paid(experiment, plan, plan.rows(Purse(experiment, population, before))):
         return
     if experiment.privacy.ledger:
-        _refuse(experiment, parts.dataset, population, Path(experiment.privacy.ledger))
+        holds = who_holds(experiment, population, parts.dataset)
+        kept = population_id(experiment, population)
+        ledgers.refuse_before(Path(experiment.privacy.ledger), population=kept, conditions=holds)
     raise BudgetExhausted(_exhausted(experiment, population, before, size=parts.params.numel()))
 
 
-def _affordable(row: dict[str, Any]) -> str:
-    return "affordable_turns" if "affordable_turns" in row else "affordable_rounds"
-
-
 def _paid(experiment: Experiment, plan: Plan, rows: list[dict[str, Any]]) -> bool:
-    paying = sum(row["clients"] for row in rows if row[_affordable(row)][1] >= 1)
+    pays = (row["affordable_turns" if "affordable_turns" in row else "affordable_rounds"][1] >= 1 for row in rows)
+    paying = sum(row["clients"] for row, one_round in zip(rows, pays, strict=True) if one_round)
     return paying >= max(1, plan.min_reports, experiment.train.min_clients)
-
-
-def _refuse(experiment: Experiment, dataset: Dataset, population: Population, path: Path) -> None:
-    holds = who_holds(experiment, population, dataset)
-    ledgers.refuse_before(path, population=population_id(experiment, population), conditions=holds)
-
-
-def _too_dear(experiment: Experiment, population: Population, *, size: int) -> str:
-    asked = "".join(f"{WORDS[query]} ({share:g} of epsilon) and " for query, share in shares(experiment).items())
-    enough = enough_epsilon(experiment, population, size=size)
-    would = f"privacy.epsilon = {enough:g} would be enough" if enough < math.inf else "no epsilon would be enough"
-    return (
-        f"Too few clients can pay for {asked}one round of training with this noise: {would}; or raise the noise, or leave it out"
-        " and it follows from epsilon. Nothing was written."
-    )
 
 
 def enough_epsilon(experiment: Experiment, population: Population, *, size: int) -> float:
@@ -213,7 +181,13 @@ def tells_nothing(experiment: Experiment, judged: Judgement, plan: Plan, populat
 
 def _exhausted(experiment: Experiment, population: Population, before: Before, *, size: int) -> str:
     if not before.runs:
-        return _too_dear(experiment, population, size=size)
+        asked = "".join(f"{WORDS[query]} ({share:g} of epsilon) and " for query, share in shares(experiment).items())
+        enough = enough_epsilon(experiment, population, size=size)
+        would = f"privacy.epsilon = {enough:g} would be enough" if enough < math.inf else "no epsilon would be enough"
+        return (
+            f"Too few clients can pay for {asked}one round of training with this noise: {would}; or raise the noise, or leave it"
+            " out and it follows from epsilon. Nothing was written."
+        )
     privacy, runs = experiment.privacy, f"{before.runs} run{'s' * (before.runs != 1)}"
     gone, of = before.of(ALL), f"of the ledger {privacy.ledger}"
     if gone.delta + privacy.run_delta > privacy.delta * (1 + ROUNDING):

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -16,74 +16,11 @@ from tacit.data.csv import Counts, changed, class_of, counted, number
 from tacit.data.encoder import Encoder
 from tacit.data.features import MISSING, Heading, Table, header, tables
 from tacit.data.names import DECIMAL, plain
-from tacit.engine.evaluate import CHUNK
 from tacit.errors import BadData, BadInput
-from tacit.parts import losses, metrics
+from tacit.parts import metrics
 from tacit.parts.metrics import Answers
 from tacit.parts.tasks import chosen
-from tacit.predict import Numbers, Predictions, Predictor
-
-
-class Judge:
-    """Gathers scores and targets block by block, rows without a target left out."""
-
-    def __init__(self, predictor: Predictor):
-        self._predictor, self._loss = predictor, _loss(predictor)
-        self._targets: list[np.ndarray] = []
-        self._means: list[np.ndarray] = []
-        self.loss, self.labelled = 0.0, 0
-
-    def add(self, scores: torch.Tensor, targets: torch.Tensor, known: torch.Tensor) -> None:
-        """Counts a block as a run's evaluation does, as many rows at a time."""
-        blocks = zip(scores.split(CHUNK), targets.split(CHUNK), known.split(CHUNK), strict=True)
-        for part, truth, told in blocks:
-            part, truth = part[told], truth[told]
-            self.labelled += len(truth)
-            self._targets.append(truth.numpy())
-            self._means.append(self._predictor.task.predictions(part).cpu().numpy())
-            if self._loss is not None:
-                self.loss += float(self._loss(part, truth).sum())
-
-    def value(self) -> tuple[str, float] | None:
-        """The run's metric by its key and its value; None where these rows cannot tell. Raises nothing."""
-        experiment, encoder = self._predictor.experiment, self._predictor.encoder
-        name = chosen(experiment)
-        if not self.labelled or (":" in name):
-            return None
-        found = Answers(
-            experiment.task.kind, np.concatenate(self._targets), np.concatenate(self._means), encoder.classes
-        )
-        value = metrics.measure_if_possible(metrics.load(name), found)
-        return None if value is None else (metrics.key(name), value)
-
-    def sentences(self) -> Iterator[str]:
-        """What is said of it."""
-        value = self.value() if self.labelled else None
-        parts = [f"{metrics.words(value[0])} {value[1]:.4f}"] if value else []
-        parts += [f"loss {self.loss / self.labelled:.4f}"] if self._loss is not None and self.labelled else []
-        if parts:
-            text = f"{', '.join(parts)} on the {self.labelled} that have a label."
-            yield text[0].upper() + text[1:]
-
-
-def _loss(predictor: Predictor) -> losses.Losses | None:
-    """The loss that trained the model, where it is one of Tacit's own with nothing set; None where another was."""
-    task, experiment = predictor.task, predictor.experiment
-    name = experiment.task.loss or task.loss
-    if ":" in name or experiment.task.options():
-        return None
-    classes = len(predictor.encoder.classes)
-    width = 1 if experiment.task.kind == "binary" else predictor.encoder.outputs or classes
-    outputs = torch.zeros(losses.TRIED, width)
-    targets = torch.zeros(losses.TRIED, dtype=torch.int64) if classes else torch.zeros(losses.TRIED)
-    try:
-        return losses.load(name, {}, outputs=outputs, targets=targets)
-    except BadInput:
-        return None
-
-
-if TYPE_CHECKING:
-    from _csv import Writer
+from tacit.predict import Predictor
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -94,7 +31,10 @@ class Told:
 
     rows: int = 0
     left_out: int = 0
-    judge: Judge | None = None
+    labelled: int = 0
+    score: tuple[str, float] | None = (
+        None  # the run's metric by its key and its value; None where these rows cannot tell
+    )
     passed_over: tuple[str, ...] = ()  # columns that are neither features nor the label
     changes: Counts = field(default_factory=Counter)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -102,12 +42,13 @@ class Told:
     def sentences(self) -> Iterator[str]:
         """What a person should know, a sentence each."""
         yield f"Predicted {self.rows - self.left_out} of {self.rows} rows."
-        if self.judge is not None:
-            yield from self.judge.sentences()
-        if self.left_out:
-            lack = "1 row lacks a value that it must have, and has"
-            many = f"{self.left_out} rows lack a value that they must have, and have"
-            yield f"{lack if self.left_out == 1 else many} no prediction."
+        if self.score is not None:
+            text = f"{metrics.words(self.score[0])} {self.score[1]:.4f} on the {self.labelled} that have a label."
+            yield text[0].upper() + text[1:]
+        if self.left_out == 1:
+            yield "1 row lacks a value that it must have, and has no prediction."
+        elif self.left_out:
+            yield f"{self.left_out} rows lack a value that they must have, and have no prediction."
         if self.passed_over:
             yield f"Passed over columns that are no features: {', '.join(map(wire.shown, self.passed_over))}."
         for note in changed(self.changes, self.ranges):
@@ -115,6 +56,7 @@ class Told:
                 yield f"Note: {note}."
 
 
+@torch.inference_mode()
 def predict_file(predictor: Predictor, path: Path, file: TextIO) -> Told:
     """Predicts the rows of a csv file, whatever the order of its columns, and writes them to an open text file, row for row.
 
@@ -126,24 +68,39 @@ def predict_file(predictor: Predictor, path: Path, file: TextIO) -> Told:
             f"This model reads tensors of shape {list(encoder.shape)}, not csv columns: use tacit.load(RUN).predict(tensor) in"
             " Python."
         )
-    heading = Heading(
-        encoder.header, frozenset({*encoder.names, *([encoder.label] if encoder.label else [])}), encoder.label
-    )
+    names: frozenset[str] = frozenset([*encoder.names, *([encoder.label] if encoder.label else [])])
+    heading = Heading(encoder.header, names, encoder.label)
     head = header(path, heading)
     label = encoder.label if encoder.label in head else None
     wanted = [*encoder.names, *([label] if label else [])]
     told = Told(passed_over=tuple(name for name in head if name not in wanted))
     told.ranges = {one.name: one.limits for one in encoder.columns if isinstance(one, Number) and one.limits}
-    writer = csv.writer(file, lineterminator="\n")
-    told.judge = Judge(predictor) if label else None
+    writer, judged = csv.writer(file, lineterminator="\n"), list[tuple[np.ndarray, np.ndarray]]()
     for table in tables(path, wanted, ignored=None, heading=heading):
-        first = not told.rows
-        found = _block(predictor, table, label, told)
-        if first:
+        block = predictor.encode(table)
+        scores = predictor.scores(torch.from_numpy(block.x)).cpu()
+        found = predictor.decided(scores if block.kept.all() else predictor.filled(scores, block.kept))
+        if not told.rows:
             writer.writerow(["line", *map(safe, found.columns)])
-        _write(writer, table, found)
+        told.rows += len(block.kept)
+        told.left_out += int((~block.kept).sum())
+        told.changes.update(counted(block.changes, None))
+        if label is not None:
+            targets, known = (part[block.kept] for part in _targets(table, label, encoder))
+            means = predictor.task.predictions(scores[torch.from_numpy(known)])
+            judged.append((targets[known], means.cpu().numpy()))
+        empty = [""] * len(found.columns)
+        for line, row in zip(table.lines, found.rows(), strict=True):
+            writer.writerow([line, *(empty if row is None else map(_cell, row))])
     if not told.rows:
         raise BadData(f"{path} holds no rows: there is nothing to predict.")
+    told.labelled = sum(len(targets) for targets, _ in judged)
+    name = chosen(predictor.experiment)
+    if told.labelled and ":" not in name:  # which is code of somebody's own
+        targets, means = (np.concatenate(parts) for parts in zip(*judged, strict=True))
+        answers = Answers(predictor.experiment.task.kind, targets, means, encoder.classes)
+        value = metrics.measure_if_possible(metrics.load(name), answers)
+        told.score = None if value is None else (metrics.key(name), value)
     return told
 
 
@@ -156,51 +113,23 @@ def safe(cell: str) -> str:
     return f"'{cell}" if cell.startswith(FORMULA) and not DECIMAL.fullmatch(cell) else cell
 
 
-@torch.inference_mode()
-def _block(predictor: Predictor, table: Table, label: str | None, told: Told) -> Predictions | Numbers:
-    found = predictor.encode(table)
-    scores = predictor.scores(torch.from_numpy(found.x)).cpu()
-    told.rows += len(found.kept)
-    told.left_out += int((~found.kept).sum())
-    told.changes.update(counted(found.changes, None))
-    if label is not None and told.judge is not None:
-        read = _targets(table, label, predictor.encoder)
-        targets, known = (torch.from_numpy(part[found.kept]) for part in read)
-        told.judge.add(scores, targets, known)
-    return predictor.decided(scores if found.kept.all() else predictor.filled(scores, found.kept))
+def _cell(value: str | float) -> str:
+    return safe(value) if isinstance(value, str) else f"{value:.6g}"
 
 
 def _targets(table: Table, label: str, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
     """The number or the class of each row, and whether it has one. Raises BadData for a cell that says none."""
     meant, code_of = class_of(encoder.classes), {name: code for code, name in enumerate(encoder.classes)}
-
-    def read(cell: str) -> float | int | None:
-        if not encoder.classes:
-            return number(str(cell))
-        name = meant.get(cell, meant.get(plain(cell)))
-        return None if name is None else code_of[name]
-
     lines = len(table.lines)
     values, known = np.zeros(lines, np.int64 if encoder.classes else np.float32), np.zeros(lines, bool)
     for row, cell in enumerate(table.columns[label]):
-        found = read(cell)
+        if encoder.classes:
+            name = meant.get(cell, meant.get(plain(cell), ""))
+            found, what = code_of.get(name), "the label {!r}, which is no class of the model"
+        else:
+            found, what = number(str(cell)), "the target {!r}, which is no finite number"
         if found is not None:
             values[row], known[row] = found, True
         elif cell not in MISSING:
-            what = (
-                "the label {!r}, which is no class of the model"
-                if encoder.classes
-                else "the target {!r}, which is no finite number"
-            )
             raise BadData(f"{table.place(row)} has {what.format(cell)}: correct it.", cell=cell)
     return values, known
-
-
-def _write(writer: "Writer", table: Table, found: Predictions | Numbers) -> None:
-    empty = [""] * len(found.columns)
-    for line, row in zip(table.lines, found.rows(), strict=True):
-        writer.writerow([line, *(empty if row is None else map(_cell, row))])
-
-
-def _cell(value: str | float) -> str:
-    return safe(value) if isinstance(value, str) else f"{value:.6g}"

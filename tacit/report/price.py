@@ -4,16 +4,11 @@ from decimal import ROUND_CEILING, Context
 from typing import Any
 
 import dp_accounting
-from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.price import affordable
-from tacit.privacy.accounting.price import noise_multiplier as solve
 from tacit.privacy.guarantee import RECORD_LEVEL
-
-NUMBERS = ("epsilon", "delta", "sampling_rate", "steps", "noise_multiplier")
 
 
 def of_numbers(
@@ -30,27 +25,28 @@ def of_numbers(
             "Give an experiment, or sampling_rate=Q (the probability with which a record enters a step) and the other numbers."
         )
     check.rate(sampling_rate=sampling_rate)
-    missing = [name for name, value in (("epsilon", epsilon), ("noise_multiplier", noise_multiplier)) if value is None]
-    if len(missing) == 2:
+    if epsilon is None and noise_multiplier is None:
         raise BadInput(
             "Give epsilon=E to get the noise, noise_multiplier=Z to get the epsilon, or both to get the steps."
         )
-    if steps is None and missing:
+    if steps is None and (epsilon is None or noise_multiplier is None):
         raise BadInput("steps=N is needed: how many noisy steps are released.")
     answer: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
     answer |= {"sampling_rate": sampling_rate, "steps": steps, "guarantee": RECORD_LEVEL}
-    if noise_multiplier is None and epsilon is not None and steps is not None:
-        answer["noise_multiplier"] = z = solve(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
-        return answer | {"computed": "noise_multiplier", "epsilon_spent": _spent(z, answer, steps)}
-    check.positive(noise_multiplier=noise_multiplier or 0)
-    if epsilon is None:
+    computed = "noise_multiplier" if noise_multiplier is None else "epsilon" if epsilon is None else "steps"
+    if noise_multiplier is None:
+        known: dict[str, Any] = {"epsilon": epsilon, "sampling_rate": sampling_rate, "steps": steps}
+        answer["noise_multiplier"] = noise_multiplier = price.noise_multiplier(**known, delta=delta)
+    check.positive(noise_multiplier=noise_multiplier)
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+    event = gaussian if sampling_rate == 1 else dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian)
+    if computed == "epsilon":
         check.at_least(1, steps=steps or 0)
-        return answer | {"computed": "epsilon", "epsilon": _spent(noise_multiplier or 0, answer, steps or 0)}
-    check.positive(epsilon=epsilon)
-    event = _event(noise_multiplier or 0, sampling_rate)
-    most = affordable(event, epsilon=epsilon, delta=delta)
-    spent = _spent(noise_multiplier or 0, answer, most) if most else 0.0
-    return answer | {"computed": "steps", "steps": most, "epsilon_spent": spent}
+    elif computed == "steps":
+        check.positive(epsilon=epsilon or 0)
+        answer["steps"] = steps = price.affordable(event, epsilon=epsilon or 0, delta=delta)
+    spent = price.epsilon(((event, steps),), delta=delta) if steps else 0.0
+    return answer | {"computed": computed, "epsilon" if computed == "epsilon" else "epsilon_spent": spent}
 
 
 def lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
@@ -73,13 +69,3 @@ def rounded(name: str, value: float, digits: int) -> str:
     up = "epsilon" in name or "multiplier" in name or name == "delta"
     exact = Context(prec=12).create_decimal(repr(float(value)))
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(exact)) if up else value:.{digits}g}"
-
-
-def _event(z: float, rate: float) -> DpEvent:
-    gaussian = dp_accounting.GaussianDpEvent(z)
-    return gaussian if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
-
-
-def _spent(z: float, answer: dict[str, Any], steps: int) -> float:
-    composition = ((_event(z, answer["sampling_rate"]), steps),)
-    return price.epsilon(composition, delta=answer["delta"])

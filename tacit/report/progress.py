@@ -9,7 +9,6 @@ from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from tacit.engine.assemble import Parts
@@ -17,6 +16,7 @@ from tacit.experiment import Experiment
 from tacit.parts import metrics
 from tacit.parts.tasks import headline
 from tacit.privacy.guarantee import shown
+from tacit.report.closing import facts_table
 from tacit.training.flat import frozen
 
 LINES = 10  # how many lines a run prints where there is no terminal
@@ -45,16 +45,24 @@ class Display:
 
     def ready(self, parts: Parts, past: list[dict[str, Any]]) -> None:
         """Says what is about to run."""
-        experiment, population = parts.experiment, parts.population
+        experiment, population, before = parts.experiment, parts.population, parts.before
         self._rounds, self._metric, self._unit = experiment.train.rounds, headline(experiment), population.unit
         self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
         say = partial(self._console.print, highlight=False)
         fixed = sum(parameter.numel() for _, parameter in frozen(parts.model))
         trained = f"{parts.params.numel():,} parameters{f' that train on {fixed:,} that are frozen' if fixed else ''}"
         sizes = f"{len(population):,} clients, {len(population.y):,} records, {trained}"
-        say(f"[bold]{escape(experiment.name)}[/]: {sizes}, {escape(_promise(parts, self._limits))}.")
-        if parts.before.runs:
-            say(Text(_shared(parts)))
+        promise = "no privacy promised"
+        if parts.plan.priced:
+            ends = " to ".join(dict.fromkeys(f"{limit:.4g}" for limit in self._limits))
+            promise = f"{parts.plan.title(experiment)}, epsilon {ends} per {experiment.privacy.unit_kept}"
+        say(f"[bold]{escape(experiment.name)}[/]: {sizes}, {escape(promise)}.")
+        if before.runs:
+            most = shown(max(before.epsilons(population.names, together=parts.plan.sampler.charges_all)))
+            noise = "rounds are paid from" if experiment.privacy.noise_said else "the noise is sized for"
+            held = f"{before.runs} other run{'s' * (before.runs != 1)} when this one began: up to epsilon {most}"
+            per = f"per {experiment.privacy.unit_kept} was sealed and counts as spent; {noise} what is left."
+            say(Text(f"The ledger {experiment.privacy.ledger} held {held} {per}"))
         if parts.together:
             where = ", ".join(experiment.run.devices)
             say(f"Clients are trained at once on {where}, at most {parts.together} at a time.")
@@ -81,16 +89,19 @@ class Display:
         if due or time.monotonic() - self._printed > EVERY_SECONDS:
             self._printed = time.monotonic()
             facts = "  ".join(f"{name} {value}" for name, value in self._facts(record).items())
-            self._console.print(f"round {done}/{self._rounds}  {facts}", highlight=False)
+            self._console.print(f"round {done}/{self._rounds}  {facts}", highlight=False, markup=False)
 
     def _panel(self, record: dict[str, Any]) -> Panel:
-        table = Table.grid(padding=(0, 2))
-        for name, value in (self._facts(record) if record else {"": "first round ..."}).items():
-            table.add_row(Text(name, style="dim"), value)
-        return Panel(Group(self._bar, table), expand=False)
+        facts = self._facts(record) if record else {"": "first round ..."}
+        return Panel(Group(self._bar, facts_table(facts.items())), expand=False)
 
     def _facts(self, record: dict[str, Any]) -> dict[str, str]:
-        facts = self._score(record)
+        facts = {}
+        if self._metric in record:
+            self._tested = record
+        if self._tested:  # where this round was not tested, the last one that was, with its number
+            of = "" if self._tested is record else f" (round {self._tested['round'] + 1})"
+            facts[metrics.words(self._metric)] = f"{self._tested[self._metric]:.3f}{of}"
         if "backdoor_accuracy" in record:
             facts["backdoor"] = f"{record['backdoor_accuracy']:.3f}"
         if "epsilon_tightest" in record:
@@ -103,20 +114,10 @@ class Display:
                 facts["out of budget"] = f"{record['out_of_budget']} clients"
         if record.get("refused"):
             name, why = next(iter(record["refused"].items()))
-            facts["refused"] = escape(f"{len(record['refused'])} messages, one from {name}: {why}")
-        if record.get("diverged"):
-            names = record["diverged"]
-            facts["diverged"] = escape(f"{len(names)} clients, one of them {names[0]}: lower train.learning_rate")
+            facts["refused"] = f"{len(record['refused'])} messages, one from {name}: {why}"
+        if names := record.get("diverged"):
+            facts["diverged"] = f"{len(names)} clients, one of them {names[0]}: lower train.learning_rate"
         return facts
-
-    def _score(self, record: dict[str, Any]) -> dict[str, str]:
-        """What the model reached; where this round was not tested, the last one that was, with its number."""
-        if self._metric in record:
-            self._tested = record
-        if not self._tested:
-            return {}
-        of = "" if self._tested is record else f" (round {self._tested['round'] + 1})"
-        return {metrics.words(self._metric): f"{self._tested[self._metric]:.3f}{of}"}
 
 
 def speed(record: dict[str, Any]) -> str:
@@ -126,9 +127,7 @@ def speed(record: dict[str, Any]) -> str:
     ('25 rounds/s', '12.5 s/round', '')
     """
     seconds = record.get("seconds", 0.0)
-    if not seconds:
-        return ""
-    return f"{1 / seconds:.3g} rounds/s" if seconds < 1 else f"{seconds:.3g} s/round"
+    return "" if not seconds else f"{1 / seconds:.3g} rounds/s" if seconds < 1 else f"{seconds:.3g} s/round"
 
 
 def round_line(record: dict[str, Any], experiment: Experiment) -> str:
@@ -139,26 +138,23 @@ def round_line(record: dict[str, Any], experiment: Experiment) -> str:
     >>> round_line({"round": 1, "answered": 2, "cohort": 3}, Experiment(train={"rounds": 9}))  # no public test rows
     'round 2/9  2 of 3 sites'
     """
-    rounds, spent = experiment.train.rounds, ""
+    parts, metric = [f"round {record['round'] + 1}/{experiment.train.rounds}"], headline(experiment)
+    if metric in record:
+        parts.append(f"{metrics.words(metric)} {record[metric]:.3f}")
     if "epsilon_tightest" in record:
         ends = f"{shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
-        spent = f"  epsilon per {experiment.privacy.unit_kept} {ends} ({counted(record)})"
-    who = f"{record['answered']} of {record['cohort']} sites"
-    metric = headline(experiment)
-    found = f"  {metrics.words(metric)} {record[metric]:.3f}" if metric in record else ""
-    return f"round {record['round'] + 1}/{rounds}{found}{spent}  {who}"
+        parts.append(f"epsilon per {experiment.privacy.unit_kept} {ends} ({counted(record)})")
+    return "  ".join([*parts, f"{record['answered']} of {record['cohort']} sites"])
 
 
 def counted(record: dict[str, Any]) -> str:
-    """Which runs of the ledger the epsilon of a round's record counts; records of earlier versions do not say.
+    """Which runs of the ledger the epsilon of a round's record counts.
 
     >>> counted({"other_runs": 0}), counted({"other_runs": 2})
     ('this run', 'this run with 2 other runs')
     """
-    others = record.get("other_runs")
-    if others is None:
-        return "all runs of its ledger"
-    return "this run" if others == 0 else f"this run with {others} other run{'s' * (others != 1)}"
+    others = record["other_runs"]
+    return f"this run with {others} other run{'s' * (others != 1)}" if others else "this run"
 
 
 def spent_of(spent: float, limit: float) -> str:
@@ -173,22 +169,3 @@ def spent_of(spent: float, limit: float) -> str:
     if float(text) <= limit:
         return f"{text} of {limit:.4g}" if float(text) <= float(f"{limit:.4g}") else f"{text} of {limit:.3f}"
     return f"{shown(spent, digits=4)} of {shown(limit, digits=4)}"
-
-
-def _promise(parts: Parts, limits: tuple[float, float]) -> str:
-    if not parts.plan.priced:
-        return "no privacy promised"
-    low, high = (f"{limit:.4g}" for limit in limits)
-    unit = parts.experiment.privacy.unit_kept
-    return f"{parts.plan.title(parts.experiment)}, epsilon {low if low == high else f'{low} to {high}'} per {unit}"
-
-
-def _shared(parts: Parts) -> str:
-    """What a shared ledger held when the run began."""
-    privacy, before, names = parts.experiment.privacy, parts.before, parts.population.names
-    most = max(before.epsilons(names, together=parts.plan.sampler.charges_all))
-    return (
-        f"The ledger {privacy.ledger} held {before.runs} other run{'s' * (before.runs != 1)} when this one began: up to epsilon"
-        f" {shown(most)} per {privacy.unit_kept} was sealed and counts as spent;"
-        f" {'rounds are paid from' if privacy.noise_said else 'the noise is sized for'} what is left."
-    )

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent
 
 from tacit.errors import BadInput
 from tacit.experiment.extras import HELD_OUT
@@ -91,17 +90,12 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float) -> Char
         raise BadInput(f"The ledger {path} cannot be read ({error}).") from None
     own: dict[str | None, Buckets] = defaultdict(lambda: defaultdict(Counter))
     last: dict[str | None, int] = {}
-    late = {key for key, event in events.items() if _is_late(event)}
-    for client, event, bucket, count, latest in mine:
+    inner = {key: counted(event)[0] for key, event in events.items()}
+    late = {key for key, one in inner.items() if isinstance(one, SideDpEvent) and one.side == HELD_OUT}
+    for client, event, bucket, count, latest in mine:  # held-out records are asked about when training is over
         own[client][event][(planned - 1) // step if event in late else bucket] = count
         last[client] = max(latest, last.get(client, -1))
     return Charges(own, sealed, last, events, step, total, delta, queries)
-
-
-def _is_late(event: DpEvent) -> bool:
-    """Whether it is about held-out records, which are asked about when training is over."""
-    inner, _ = counted(event)
-    return isinstance(inner, SideDpEvent) and inner.side == HELD_OUT
 
 
 def stride(planned: int, curves: int) -> int:
@@ -126,14 +120,21 @@ def groups(
     every = stride(planned, len(chosen)) // charges.step
     last = (done - 1) // (every * charges.step)
     for members, stand_for in chosen:
-        own, before = _most(charges, [names[i] for i in members], last, every), charges.before(names[members[0]])
-        spent = [before + charges.epsilon((event, until[m]) for event, until in own.items()) for m in range(last + 1)]
-        at = [min(done, (mark + 1) * every * charges.step) for mark in range(last + 1)]
+        most: dict[int, np.ndarray] = {}  # for each event, the largest number of charges of a member until each mark
+        for name in (names[i] for i in members):
+            for event, buckets in charges.mine(name).items():
+                row = np.zeros(last + 1, dtype=int)
+                for bucket, count in buckets.items():
+                    row[min(bucket // every, last)] += count  # a charge of the open round counts already
+                most[event] = np.maximum(most.get(event, 0), np.cumsum(row))
+        before = charges.before(names[members[0]])
         known = [limit for limit in (limits[index] for index in stand_for) if limit is not None]
         found.append(
             {
-                "rounds": at,
-                "epsilon": spent,
+                "rounds": [min(done, (mark + 1) * every * charges.step) for mark in range(last + 1)],
+                "epsilon": [
+                    before + charges.epsilon((e, n[mark]) for e, n in most.items()) for mark in range(last + 1)
+                ],
                 "limit": limits[members[0]],
                 "clients": len(stand_for),
                 "limits": [min(known), max(known)] if known else None,
@@ -153,10 +154,8 @@ def spent_by_all(charges: Charges, names: list[str], *, most: int | None = None)
 
 
 def _chosen(charges: Charges, names: list[str], limits: list[float | None]) -> list[tuple[list[int], list[int]]]:
-    """(the clients a curve is computed for, the clients it stands for): all kinds of clients, or one of each of a few stretches.
-
-    Clients of a kind have equal limit, events and past.
-    """
+    """(the clients a curve is computed for, the clients it stands for): all kinds of clients (of equal limit, events and past), or
+    one of each of a few stretches of ascending limits, found by cutting the widest at its widest gap, again and again."""
     by: dict[Any, list[int]] = defaultdict(list)
     for index, (name, limit) in enumerate(zip(names, limits, strict=True)):
         by[np.inf if limit is None else limit, tuple(sorted(charges.mine(name))), charges.before(name)].append(index)
@@ -164,39 +163,15 @@ def _chosen(charges: Charges, names: list[str], limits: list[float | None]) -> l
     kinds = [by[key] for key in order]
     if len(kinds) <= MOST_GROUPS:
         return [(kind, kind) for kind in kinds]
-    found = []
-    for number, (start, stop) in enumerate(_stretches([key[0] for key in order])):
-        shown = kinds[start if number == 0 else stop - 1]  # both ends of the range of limits are there
-        found.append((shown, [index for kind in kinds[start:stop] for index in kind]))
-    return found
-
-
-def _stretches(limits: list[float]) -> list[tuple[int, int]]:
-    """A few stretches of ascending limits, by cutting the widest one at its widest gap, again and again.
-
-    >>> _stretches([1.0, 1.1, 1.2, 9.0, 9.1, 9.2, 9.3, 9.4, 30.0])[:3]
-    [(0, 1), (1, 2), (2, 3)]
-    """
-    logs = np.log([min(limit, LARGEST) for limit in limits])
-    found = [(0, len(logs))]
-    while len(found) < MOST_GROUPS:
-        start, stop = max(found, key=lambda part: (logs[part[1] - 1] - logs[part[0]], part[1] - part[0]))
+    logs, stretches = np.log([min(key[0], LARGEST) for key in order]), [(0, len(order))]
+    while len(stretches) < MOST_GROUPS:
+        start, stop = max(stretches, key=lambda part: (logs[part[1] - 1] - logs[part[0]], part[1] - part[0]))
         if stop - start < 2:
             break
         cut = start + 1 + int(np.argmax(np.diff(logs[start:stop])))
-        found.remove((start, stop))
-        found += [(start, cut), (cut, stop)]
-    return sorted(found)
-
-
-def _most(charges: Charges, members: list[str], last: int, every: int) -> dict[int, np.ndarray]:
-    """For each event, the largest number of charges of a member until each mark."""
-    most: dict[int, np.ndarray] = {}
-    for name in members:
-        for event, buckets in charges.mine(name).items():
-            row = np.zeros(last + 1, dtype=int)
-            for bucket, count in buckets.items():
-                row[min(bucket // every, last)] += count  # a charge of the open round counts already
-            until = np.cumsum(row)
-            most[event] = np.maximum(most[event], until) if event in most else until
-    return most
+        stretches.remove((start, stop))
+        stretches += [(start, cut), (cut, stop)]
+    ends = [
+        (start, stop, start if start == 0 else stop - 1) for start, stop in sorted(stretches)
+    ]  # both ends are there
+    return [(kinds[shown], [index for kind in kinds[start:stop] for index in kind]) for start, stop, shown in ends]

@@ -59,7 +59,7 @@ def test_a_regression_predicts_numbers_and_the_test_file_gives_the_runs_own_figu
     run = ran(tmp_path, "days", "regression")
     summary = json.loads((run / "summary.json").read_text())
     found, said = predicted(run, tmp_path / "test.csv")
-    assert f"RMSE {summary['test_rmse']:.4f}, loss {summary['test_loss']:.4f} on the" in said
+    assert f"RMSE {summary['test_rmse']:.4f} on the" in said
     assert set(found[0]) == {"line", "prediction"}
     assert sum(row["prediction"] == "" for row in found) > 100  # rows without a dose, in their places
     model = tacit.load(run)
@@ -73,18 +73,11 @@ def test_yes_or_no_is_a_label_with_both_probabilities_and_the_runs_auroc(tmp_pat
     run = ran(tmp_path, "ill", "binary")
     summary = json.loads((run / "summary.json").read_text())
     found, said = predicted(run, tmp_path / "test.csv")
-    assert f"AUROC {summary['test_auroc']:.4f}, loss {summary['test_loss']:.4f} on the" in said
+    assert f"AUROC {summary['test_auroc']:.4f} on the" in said
     sure = [row for row in found if row["prediction"]]
     for row in sure[:50]:
         assert float(row["probability_0"]) + float(row["probability_1"]) == pytest.approx(1, abs=1e-5)
         assert row["prediction"] == str(int(float(row["probability_1"]) > 0.5))
-
-
-def test_a_loss_with_options_is_not_said_in_the_place_of_the_plain_one(tmp_path):
-    run = ran(tmp_path, "ill", "binary", class_weights=[1.0, 5.0])
-    _, said = predicted(run, tmp_path / "test.csv")
-    assert "AUROC" in said
-    assert "loss" not in said
 
 
 def test_a_target_that_is_no_number_is_named_by_its_line(tmp_path):

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import tacit
 from tacit.cli import ledger as ledgers
-from tacit.cli.planning import _show_stats
+from tacit.cli.planning import show_stats
 from tacit.deploy.operate.serve import closing
 from tacit.deploy.server.gather import Heard
 from tacit.deploy.server.messages import _content, new_nonce, read
@@ -165,7 +165,7 @@ def test_a_site_whose_refusal_is_markup_ends_neither_the_table_of_a_run_nor_that
     shown = said(lambda console: closing(summary, tmp_path, console))
     assert f"north: {MARKUP}" in shown
     assert "ledger of north" not in shown
-    _show_stats({"columns": [], "answered": 0, "clients": 2, "missing": {"north": MARKUP}})
+    show_stats({"columns": [], "answered": 0, "clients": 2, "missing": {"north": MARKUP}})
     assert MARKUP in " ".join(capsys.readouterr().out.split())
 
 

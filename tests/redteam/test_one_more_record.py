@@ -59,4 +59,4 @@ def test_labels_that_the_rows_themselves_made_public_are_said_to_be_so_in_the_pr
 def test_whether_a_last_layer_can_be_fitted_alone_is_asked_of_no_private_row():
     asked = {"personal": {"kind": "head"}, "data": {"own_share": 0.2}, "privacy": {"kind": "local", "epsilon": 9.0}}
     parts = build(with_rows(rows(), **asked))
-    one.refuse_unfit(parts.experiment, "head", parts.model, parts.population.x.to("meta"))
+    one.refuse_unfit("head", parts.model, parts.population.x.to("meta"))

@@ -79,8 +79,8 @@ def test_the_clients_of_a_group_are_named_and_of_many_the_first_ones():
     experiment = tacit.Experiment.load("digits", ("data.clients=8", "privacy.epsilon=[1, 2, 2, 2, 2, 2, 2, 1]"))
     rows = plan.of_experiment(experiment)
     assert rows[0]["names"] == ["client-0", "client-7"]
-    (who,) = [column for column in plan.table(rows).columns if column.header == "who"]
-    assert list(who.cells) == ["client-0, client-7", "client-1, client-2, client-3 and 3 more"]
+    (who,) = [column for column in plan.table(rows).columns if str(column.header) == "who"]
+    assert list(map(str, who.cells)) == ["client-0, client-7", "client-1, client-2, client-3 and 3 more"]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_the_short_lines_say_all_that_the_sentence_says(ended):
         others=others,
         also=(replace(ended.guarantee, adversary="somebody who sees more", sampler="one report"),),
     )
-    lines = " ".join(f"{name} {words}" for name, words in promise_lines(g.record(), other_runs=2))
+    lines = " ".join(f"{name} {words}" for name, words in promise_lines(g.record()))
     for words in (g.unit, g.adversary, g.relation, g.sampler, g.accountant, g.randomness, *g.assumes, f"{g.delta:g}"):
         assert words in sentence(g)
         assert words in lines
@@ -63,14 +63,14 @@ def test_what_holds_against_who_sees_more_says_its_delta_unit_and_relation(ended
     """An epsilon of 27 beside one of 8, and neither at which delta nor for whom: nobody can read that."""
     more = replace(ended.guarantee, adversary="X", sampler="one report", unit="client", relation="empty it", delta=2e-6)
     record = replace(ended.guarantee, also=(more,)).record()
-    (words,) = (words for name, words in promise_lines(record, other_runs=0) if name == "against X")
+    (words,) = (words for name, words in promise_lines(record) if name == "against X")
     assert (
         words
         == f"an epsilon per client of at most {shown(more.epsilon_max)} at delta = 2e-06, to empty it (one report)"
     )
     assert f"Against X there is {words}." in sentence(replace(ended.guarantee, also=(more,)))
     endless = replace(more, epsilon_max=float("inf"))
-    lines = dict(promise_lines(replace(ended.guarantee, also=(endless,)).record(), other_runs=0))
+    lines = dict(promise_lines(replace(ended.guarantee, also=(endless,)).record()))
     assert lines["against X"].startswith("no epsilon per client that means anything at delta = 2e-06, to empty it")
 
 
@@ -90,18 +90,6 @@ def test_a_round_line_says_its_unit_and_whether_other_runs_are_counted(tmp_path,
         assert line.endswith(f"counting {words}")
         assert seen[0]["other_runs"] == count
         assert f" ({words})" in round_line(seen[0], experiment)
-
-
-def test_a_round_of_an_earlier_version_does_not_claim_to_be_of_one_run():
-    record = {"round": 0, "accuracy": 0.5, "epsilon_tightest": 1.0, "epsilon_loosest": 2.0, "answered": 1, "cohort": 1}
-    assert "(all runs of its ledger)" in round_line(record, changed())
-
-
-def test_how_many_runs_were_counted_is_never_made_less(ended):
-    lines = dict(promise_lines(ended.guarantee.record(), other_runs=None))
-    assert lines["spent in"] == "all runs in its ledger together"
-    assert dict(promise_lines(ended.guarantee.record(), other_runs=0))["spent in"] == "this run"
-    assert ended.summary["other_runs"] == 0
 
 
 def test_the_sentence_to_sign_is_printed_once_after_the_table_and_its_place_is_named(ended):

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import tacit
 from tacit import store, wire
 from tacit.deploy.site import layout
 from tacit.deploy.site.layout import read_settings, wanted
@@ -75,7 +74,7 @@ def site_data(folder: Path) -> dict[str, Any]:
         "told": told,
         "sentence": next((one["promise"] for one in told if one["promise"]), ""),
     }
-    return for_page(data | {"live": False, "tacit": tacit.__version__})
+    return for_page(data)
 
 
 def _spent(folder: Path, limits: Limits) -> dict[str, Any]:

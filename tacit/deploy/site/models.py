@@ -93,7 +93,7 @@ def adapt(folder: Path, run: str) -> dict[str, Any]:
     by = wanted(home.settings)
     if by.kind is None:
         raise BadInput('site.toml asks for no own models: add [personal] with kind = "mean-regularised", and held_out.')
-    one.refuse_unfit(home.experiment, by.kind, home.model, home.dataset.x)
+    one.refuse_unfit(by.kind, home.model, home.dataset.x)
     if home.held is None or not len(home.held.y):
         raise BadInput(
             f"held_out = {home.settings.get('held_out')} leaves this site no row to judge its own models by: raise it."
