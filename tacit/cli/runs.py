@@ -190,32 +190,20 @@ def tune_command(
     vary: Vary = None,
     settings: Settings = None,
     runs: Annotated[
-        int | None,
-        typer.Option(help=f"How many runs: under central DP about so many, drawn and secret. {RUNS} if left out."),
-    ] = None,
-    shape: Annotated[
-        float | None,
-        typer.Option(help="Of the law of that number: 1 is geometric (if left out), 0 logarithmic and cheaper."),
-    ] = None,
-    losers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="hidden|seen",
-            help="Under central DP: hidden (if left out), or seen, a fixed number of runs that are paid for in total.",
-        ),
+        int | None, typer.Option(help=f"How many runs, all of which are paid for; default: {RUNS}.")
     ] = None,
     out: Out = None,
     resume: Resume = False,
     force: Force = False,
     price: Annotated[bool, typer.Option("--price", help="Print what it would cost, and stop.")] = False,
 ) -> None:
-    """Search for settings at a price that is known before it begins, and release the best run alone."""
-    if resume and (experiment or vary or settings or runs is not None or shape is not None or losers):
+    """Search for settings at a price that is known before it begins, and publish the best run."""
+    if resume and (experiment or vary or settings or runs is not None):
         raise BadInput("--resume goes on with a search as it was asked for: give --out alone.")
     check_resume(out, resume=resume, force=False, what="search")
-    given: Any = {"runs": RUNS if runs is None else runs, "shape": 1.0 if shape is None else shape, "losers": losers}
+    given = {"runs": RUNS if runs is None else runs}
     if experiment is not None and (Path(experiment) / FEDERATION).is_file():
-        named = {"--vary": vary, "--set": settings, "--shape": shape, "--losers": losers, "--out": out}
+        named = {"--vary": vary, "--set": settings, "--out": out}
         _price_of_federation(Path(experiment), given["runs"], named | {"--force": force}, price=price)
         return
     chosen = None if resume else load(experiment, settings)
@@ -224,8 +212,7 @@ def tune_command(
 
     from tacit.lab.compare.grid import parse_vary
     from tacit.lab.grid import plain
-    from tacit.lab.tuning import folder as folders
-    from tacit.lab.tuning.search import price_of, prices, tune
+    from tacit.lab.tuning.search import ASKED, BEST, asked, price_of, prices, tune
     from tacit.simulation import new_folder
 
     screen = console()
@@ -235,20 +222,19 @@ def tune_command(
             screen.print(Text(line), soft_wrap=True)
 
     if chosen is None and out is not None:
-        base, choices, given = folders.asked(out)
+        base, choices, given = asked(out)
     else:
         base, choices = plain(chosen or {}), parse_vary(vary or [])
     if price:
         announce(*price_of(base, choices, **given))
         return
     path = out or new_folder(f"{base.get('name', 'experiment')}-tune")
-    with stoppable((path / folders.ASKED).exists, lambda: f"go on with `tacit tune --resume --out {path}`"):
-        # no bar and no count: how far it is would tell how many runs there are
+    with stoppable((path / ASKED).exists, lambda: f"go on with `tacit tune --resume --out {path}`"):
         found = tune(base, choices, out=path, resume=resume, force=force, announce=announce, **given)
     if as_json():
         print_json(found)
     else:
-        _show_best(found, path / folders.BEST)
+        _show_best(found, path / BEST)
 
 
 def _show_best(found: dict[str, Any], best: Path) -> None:
@@ -269,7 +255,8 @@ def _show_best(found: dict[str, Any], best: Path) -> None:
     screen.print(table)
     screen.print(Text(found["sentence"]), soft_wrap=True)
     screen.print(
-        Text(f"Publish {best} (settings, model, score and promise), and nothing else of its folder."), soft_wrap=True
+        Text(f"The best run is in {best}: settings, model, score and promise. All others are paid for too."),
+        soft_wrap=True,
     )
 
 

@@ -112,7 +112,7 @@ SUMMARY = BEST | {
     "personal?": OWN_MODELS,
     "sites?": {"epsilon?": {str: is_number}, "absent?": {str: str}},
 }
-SEARCHES = {"candidates": _is_count, "runs": str | int, "charged": str}
+SEARCHES = {"candidates": _is_count, "runs": _is_count, "epsilon_of_one_run": is_number}
 SEARCHED_BEST = BEST | {
     "name": str,
     "settings": dict,

@@ -217,12 +217,10 @@ def _absent(record: dict[str, Any]) -> dict[str, str]:
     return {str(name): str(why) for name, why in found.items()} if isinstance(found, dict) else {}
 
 
-# The page of a search (`tacit tune`): its best, from what is published of it; and all runs where all are paid for.
+# The page of a search (`tacit tune`): its best, and all runs, which are paid for.
 
-ASKED_SEARCHED, BEST, RUNS = "tune.toml", "best", "runs"  # as tacit/lab/tuning/folder.py has them
-COMPOSED = "composed"  # what is charged where all runs may be seen
+ASKED_SEARCHED, BEST, RUNS = "tune.toml", "best", "runs"  # as tacit/lab/tuning/search.py has them
 MOST_RUNS = 500  # that are shown
-PRICES = ("epsilon_of_one_run", "epsilon_of_the_best", "epsilon_composed")
 DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, TacitError)
 
 
@@ -267,18 +265,17 @@ def search_page(folder: Path) -> dict[str, Any]:
         "name": summary["name"],
         "folder": folder.resolve().name,
         "finished": True,
-        "seeded": (summary["guarantee"] or {}).get("randomness") == SEEDED,  # a hidden search's comes from a key
+        "seeded": (summary["guarantee"] or {}).get("randomness") == SEEDED,
         "metric": metric_facts(files) | answered,
         "by": by,
         "guarantee": summary["guarantee"],
         "sentence": summary["sentence"],
         "chosen": [[key, text(value)] for key, value in summary["settings"].items()],
         "asked": among,
-        "prices": {key: short(found[key], up=True) for key in PRICES},
-        "charged": found["charged"],
+        "one": short(found["epsilon_of_one_run"], up=True),
         "candidates": found["candidates"],
-        "runs": str(found["runs"]),
-        "tried": _tried(folder, best, summary) if found["charged"] == COMPOSED else [],
+        "runs": found["runs"],
+        "tried": _tried(folder, best, summary),
         "settings": settings(experiment),
     }
 
@@ -288,7 +285,7 @@ def _experiment(place: Path) -> Experiment:
 
 
 def _tried(folder: Path, best: Path, summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every run of a search whose runs are all seen: number, settings and score (None where it has none); nothing beside `best`."""
+    """Every run of a search: number, settings and score (None where it has none); nothing where only `best` is here."""
     released, found = _released(best), []
     for place in sorted((folder / RUNS).glob("[0-9]*"))[:MOST_RUNS]:
         try:

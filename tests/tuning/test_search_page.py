@@ -1,49 +1,35 @@
-"""The page of a search: its best and its price, and nothing of the others."""
+"""The page of a search: its best, its price, and every run with its score."""
 
 import json
-import shutil
 
 import pytest
 from report.conftest import browser
 from report.test_page import data_of
-from tuning.test_tune import RATES, drawn, local, settings
+from tuning.test_tune import RATES, local, settings
 
 from tacit.errors import BadInput
 from tacit.lab.tuning.search import tune
 from tacit.report.page import collect, write_page
 
-__all__ = ["browser", "drawn"]
+__all__ = ["browser"]
 
 
-def test_the_page_of_a_search_has_its_best_and_its_price_and_nothing_of_the_others(tmp_path, drawn):
-    drawn(2)
+def test_the_page_of_a_search_has_its_best_and_its_price(tmp_path):
     found = tune(settings(), RATES, runs=3, out=tmp_path / "search")
     write_page([tmp_path / "search"], tmp_path / "report.html")
     data = data_of((tmp_path / "report.html").read_text("utf-8"))
     assert (data["kind"], data["sentence"]) == ("search", found["sentence"])
     assert data["chosen"] == [["train.learning_rate", str(found["settings"]["train.learning_rate"])]]
     assert data["asked"] == [["train.learning_rate", "0.1, 0.5"]]
-    assert data["prices"]["epsilon_of_the_best"] >= found["search"]["epsilon_of_the_best"]
-    assert (data["charged"], data["seeded"]) == ("best", False)
+    assert data["one"] >= found["search"]["epsilon_of_one_run"]
     assert collect([tmp_path / "search" / "best"])["metric"] == data["metric"]
     assert "rounds" not in data
-    assert data["tried"] == []
 
 
-def test_runs_that_lie_beside_a_best_which_alone_was_charged_are_not_on_its_page(tmp_path, drawn):
-    drawn(2)
-    tune(settings(), RATES, runs=3, out=tmp_path / "search")
-    before = collect([tmp_path / "search"])
-    shutil.copytree(tmp_path / "search" / "best", tmp_path / "search" / "runs" / "001")
-    assert collect([tmp_path / "search"]) == before
-
-
-@pytest.mark.parametrize("asked", [{"values": local()}, {"values": settings(), "losers": "seen"}])
-def test_the_page_of_a_search_whose_runs_are_all_seen_has_every_run_with_its_score(tmp_path, asked):
-    how = {key: value for key, value in asked.items() if key != "values"}
-    found = tune(asked["values"], RATES, runs=3, out=tmp_path / "search", **how)
+@pytest.mark.parametrize("values", [local(), settings()])
+def test_the_page_of_a_search_has_every_run_with_its_score(tmp_path, values):
+    found = tune(values, RATES, runs=3, out=tmp_path / "search")
     data = collect([tmp_path / "search"])
-    assert data["charged"] == "composed"
     assert data["seeded"] is ("a seed" in data["guarantee"]["randomness"])
     assert [(run["number"], run["settings"]) for run in data["tried"]] == [(1, ["0.1"]), (2, ["0.5"]), (3, ["0.1"])]
     (best,) = [run for run in data["tried"] if run["best"]]
@@ -78,8 +64,7 @@ def test_every_run_is_a_row_of_a_table_and_the_best_is_marked(tmp_path, browser)
     assert sorted(row[3] for row in rows) == ["–", "✓ best"]
 
 
-def test_a_search_that_has_not_ended_or_is_damaged_is_refused_in_one_sentence(tmp_path, drawn):
-    drawn(1)
+def test_a_search_that_has_not_ended_or_is_damaged_is_refused_in_one_sentence(tmp_path):
     tune(settings(), RATES, runs=3, out=tmp_path / "search")
     path = tmp_path / "search" / "best" / "summary.json"
     summary = json.loads(path.read_text())

@@ -1,10 +1,8 @@
-"""`tacit tune`: paid before it runs, resumable, and nothing left of it but the best. Real runs on scikit-learn's digits."""
+"""`tacit tune`: paid before it runs, resumable, and its best is published. Real runs on scikit-learn's digits."""
 
 import json
-import re
 import shutil
 import sqlite3
-import stat
 from dataclasses import replace
 
 import pytest
@@ -13,15 +11,12 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
+from tacit.engine.assemble import build
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
-from tacit.lab.tuning import folder as folders
-from tacit.lab.tuning import folder as secret
 from tacit.lab.tuning import search
-from tacit.lab.tuning.folder import asked
-from tacit.lab.tuning.price import Releases, hidden
-from tacit.lab.tuning.search import price_of, prices, tune
+from tacit.lab.tuning.price import Releases, composed
+from tacit.lab.tuning.search import asked, price_of, tune
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.events import BestOfDpEvent, Repetitions
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.simulation import run as really_run
@@ -35,17 +30,6 @@ CENTRAL = {
 }
 SIZED = {"noise_multiplier": None}  # noise that follows from epsilon
 RATES = {"train.learning_rate": [0.1, 0.5]}
-LEFT = {
-    ".lock",
-    ".ledger.mark.lock",
-    "base.toml",
-    "best",
-    "ledger.db",
-    "ledger.db.secret",
-    "ledger.mark",
-    "search.json",
-    "tune.toml",
-}
 
 
 def settings(**changes):
@@ -59,18 +43,6 @@ def local(**changes):
     train = {"rounds": 2, "local_steps": 1, "sampling_rate": 0.5}
     privacy = {"kind": "local", "epsilon": 4.0}
     return {**CENTRAL, "data": {"clients": 3, "examples_per_client": 30}, "train": train, "privacy": privacy, **changes}
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Has every search draw so many runs, and counts how often it draws."""
-
-    def to(count):
-        times = []
-        monkeypatch.setattr(Repetitions, "draw", lambda self: times.append(1) or count)
-        return times
-
-    return to
 
 
 @pytest.fixture
@@ -99,36 +71,26 @@ def charges(path):
         return db.execute("SELECT text FROM everybody JOIN events ON events.id = everybody.event").fetchall()
 
 
-def test_only_the_best_is_left_and_it_is_the_best_of_what_was_run(tmp_path, drawn, watched):
-    drawn(4)
+def test_the_best_of_what_was_run_is_published_without_times_and_traffic(tmp_path, watched):
     found = tune(settings(), RATES, runs=3, out=tmp_path / "s")
     scores = [history.summary["test_accuracy"] for history in watched]
-    assert len(scores) == 4
+    assert len(scores) == 3
     assert found["test_accuracy"] == max(scores)
     assert found["settings"]["train.learning_rate"] in (0.1, 0.5)
-    assert {path.name for path in (tmp_path / "s").iterdir()} == LEFT
     best = {path.name for path in (tmp_path / "s" / "best").iterdir()}
     assert best == {"encoder.json", "experiment.toml", "model.safetensors", "summary.json"}
+    assert not {"seconds", "uplink_bytes", "downlink_bytes", "notes", "stopped", "out_of_budget", "run"} & set(found)
     tacit.load(tmp_path / "s" / "best")
+    with pytest.raises(BadInput, match="best of a search"):
+        tacit.engine.run_files.read(tmp_path / "s" / "best")
 
 
-def test_what_is_published_has_no_times_no_traffic_no_cohorts_and_one_date(tmp_path, drawn):
-    drawn(2)
-    told = tune(settings(), RATES, runs=3, out=tmp_path / "s")
-    uncovered = {"seconds", "uplink_bytes", "downlink_bytes", "notes", "stopped", "out_of_budget", "run"}
-    assert not uncovered & set(told)
-    assert told["search"]["runs"] == "geometric, mean 3"
-    began = (tmp_path / "s" / "search.json").stat().st_mtime
-    assert all(abs(path.stat().st_mtime - began) < 1e-3 for path in (tmp_path / "s" / "best").iterdir())
-
-
-def test_a_search_is_drawn_and_paid_for_before_anything_is_run(tmp_path, monkeypatch, drawn):
-    drawn(3)
+def test_a_search_is_paid_for_before_anything_is_run(tmp_path, monkeypatch):
+    priced, _ = price_of(settings(), RATES, runs=3)
 
     def run(experiment, *, out, **_):
         (text,) = charges(tmp_path)[0]
-        assert isinstance(price.from_text(text).event, BestOfDpEvent)
-        assert len(secret.read_secret(tmp_path).picks) == 3
+        assert price.epsilon(((price.from_text(text), 1),), delta=priced.delta) == pytest.approx(priced.epsilon)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(search, "run", run)
@@ -137,74 +99,24 @@ def test_a_search_is_drawn_and_paid_for_before_anything_is_run(tmp_path, monkeyp
     assert len(charges(tmp_path)) == 1
 
 
-def test_a_search_that_was_killed_goes_on_with_what_it_drew_and_pays_once(tmp_path, drawn, watched):
-    times = drawn(4)
+def test_a_search_that_was_killed_goes_on_and_pays_once(tmp_path, watched):
     watched.stop_at = 2
     with pytest.raises(KeyboardInterrupt):
-        tune(settings(), RATES, runs=3, out=tmp_path / "s")
-    kept = secret.read_secret(tmp_path / "s")
-    assert kept.done == 2
-    shutil.copytree(tmp_path / "s", tmp_path / "again")
+        tune(settings(), RATES, runs=4, out=tmp_path / "s")
     watched.stop_at = None
-    values, vary, how = asked(tmp_path / "s")  # as the command line does
-    first = tune(values, vary, **how, out=tmp_path / "s", resume=True)
+    shutil.copytree(tmp_path / "s", tmp_path / "again")
+    first = search_on(tmp_path / "s")  # as the command line does
     assert len(watched) == 4  # the two that had ended were not run again
-    tune(settings(), RATES, runs=3, out=tmp_path / "again", resume=True)
+    search_on(tmp_path / "again")
     models = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("s", "again")]
     assert models[0] == models[1]
-    assert len(times) == 1
     assert len(charges(tmp_path / "s")) == 1
-    assert tune(settings(), RATES, runs=3, out=tmp_path / "s", resume=True) == first
+    assert search_on(tmp_path / "s") == first
 
 
-def test_what_goes_on_can_be_read_by_its_owner_alone_and_losers_are_deleted(tmp_path, drawn, watched):
-    drawn(5)
-    watched.stop_at = 3
-    with pytest.raises(KeyboardInterrupt):
-        tune(settings(), RATES, runs=3, out=tmp_path)
-    folder = tmp_path / secret.NAME
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((folder / secret.STATE).stat().st_mode) == 0o600
-    assert "private" in (folder / secret.README).read_text()
-    assert len(list(folder.glob("run-*"))) == 2  # the best so far and the one that was going on
-    assert not (tmp_path / "best").exists()
-
-
-def test_a_number_of_runs_that_was_lost_is_never_drawn_again(tmp_path, drawn, watched):
-    drawn(3)
-    watched.stop_at = 1
-    with pytest.raises(KeyboardInterrupt):
-        tune(settings(), RATES, runs=3, out=tmp_path)
-    shutil.rmtree(tmp_path / secret.NAME)
-    with pytest.raises(LedgerError, match="never drawn again"):
-        tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
-
-
-def test_a_state_that_others_could_read_or_change_is_refused(tmp_path, drawn, watched):
-    drawn(3)
-    watched.stop_at = 1
-    with pytest.raises(KeyboardInterrupt):
-        tune(settings(), RATES, runs=3, out=tmp_path)
-    state = tmp_path / secret.NAME / secret.STATE
-    known = json.loads(state.read_text())
-    state.chmod(0o644)
-    with pytest.raises(BadInput, match="read by others"):
-        tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
-    state.chmod(0o600)
-    state.write_text(json.dumps(known | {"key": "0"}))  # other noise, under another name
-    with pytest.raises(LedgerError, match="put them back"):
-        tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
-    for edited in ({"best": 99, "done": 3, "rank": [1.0, "a"]}, {"best": 1, "done": 1, "rank": None}):
-        state.write_text(json.dumps(known | edited))
-        with pytest.raises(BadInput, match="damaged"):
-            tune(settings(), RATES, runs=3, out=tmp_path, resume=True)
-
-
-def test_every_run_has_noise_and_cohorts_of_its_own_although_one_seed_is_given(tmp_path, drawn, watched):
-    drawn(2)
+def test_every_run_has_noise_and_cohorts_of_its_own_although_one_seed_is_given(tmp_path, watched):
     tune(settings(), {"train.learning_rate": [0.5]}, runs=3, out=tmp_path)
-    first, second = (history.summary["test_loss"] for history in watched)
-    assert first != second
+    assert len({history.summary["test_loss"] for history in watched}) == 3
 
 
 def test_every_release_of_a_run_is_keyed_by_its_place_in_a_search():
@@ -218,23 +130,16 @@ def test_every_release_of_a_run_is_keyed_by_its_place_in_a_search():
 def test_the_noise_keeps_the_budget_of_the_clients_over_the_whole_search():
     priced, unit = price_of(settings(privacy=SIZED), RATES, runs=10)
     assert unit == "client"
-    assert 0.98 * 8 < priced.epsilon <= 8
-    (one,) = {run.experiment.privacy.noise_multiplier for run in priced.runs}
-    assert (
-        one > tacit.engine.assemble.build(tacit.Experiment(**settings(privacy=SIZED))).plan.mechanism.noise_multiplier
+    assert 0.9 * 8 < priced.epsilon <= 8
+    alone, one = (
+        build(run).plan.mechanism for run in (tacit.Experiment(**settings(privacy=SIZED)), priced.runs[0].experiment)
     )
-    event = tacit.engine.assemble.build(priced.runs[0].experiment).plan.mechanism.event()
-    assert priced.events[""].runs == ((event, 2),)  # what is paid for is what is run
+    assert one.noise_multiplier > alone.noise_multiplier
+    paid = price.compose([(priced.events[""], 1)])
+    assert paid == price.compose([(one.event(), 2 * 10)]), "what is paid for is what is run"
 
 
-def test_candidates_of_different_cohorts_and_rounds_are_paid_for_by_the_dearest():
-    priced, _ = price_of(settings(privacy=SIZED), {"train.clients_per_round": [2, 6], "train.rounds": [1, 2]}, runs=5)
-    assert 0.97 * 8 < priced.epsilon <= 8
-    assert len(priced.events[""].runs) == 4
-
-
-def test_a_search_counts_on_a_shared_ledger_and_finds_what_is_left(tmp_path, drawn):
-    drawn(1)
+def test_a_search_counts_on_a_shared_ledger_and_finds_what_is_left(tmp_path):
     said = settings(privacy={"ledger": str(tmp_path / "shared.db"), "delta_share": 0.4})
     shared = settings(privacy=said["privacy"] | SIZED)
     found = tune(said, RATES, runs=3, out=tmp_path / "first")
@@ -249,28 +154,13 @@ def test_a_search_counts_on_a_shared_ledger_and_finds_what_is_left(tmp_path, dra
         tune(shared, RATES, runs=3, out=tmp_path / "second")
 
 
-def test_a_search_that_cannot_be_paid_for_is_refused_and_nothing_is_written(tmp_path):
-    with pytest.raises(BudgetExhausted, match="Nothing was written"):
-        tune(settings(privacy={"noise_multiplier": 0.5}), RATES, runs=10, out=tmp_path / "s")
+@pytest.mark.parametrize(("noise", "runs"), [(0.5, 10), (0.1, 2)], ids=["too dear", "no finite price"])
+def test_a_search_that_cannot_be_paid_for_is_refused_and_nothing_is_written(tmp_path, noise, runs):
+    with pytest.raises(
+        BudgetExhausted, match=f"no round of {runs} runs: raise their epsilon or the noise.*Nothing was written"
+    ):
+        tune(settings(privacy={"noise_multiplier": noise}), RATES, runs=runs, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
-
-
-def test_a_search_that_is_too_dear_says_the_epsilon_and_the_noise_that_would_be_enough(tmp_path):
-    with pytest.raises(BudgetExhausted) as caught:
-        tune(settings(privacy={"noise_multiplier": 0.7}), RATES, runs=3, out=tmp_path / "s")
-    said = str(caught.value)
-    assert "delta_share" not in said
-    epsilon = float(re.search(r"an epsilon of ([\d.]+) would be enough", said)[1])
-    noise = float(re.search(r"privacy.noise_multiplier = ([\d.]+) would be enough", said)[1])
-    for enough in ({"noise_multiplier": 0.7, "epsilon": epsilon}, {"noise_multiplier": noise}):
-        priced, _ = price_of(settings(privacy=enough), RATES, runs=3)
-        assert priced.epsilon <= enough.get("epsilon", 8.0)
-
-
-def test_a_search_without_a_finite_price_says_so_and_does_not_speak_of_delta(tmp_path):
-    said = r"has no finite epsilon with this noise at delta 1e-05, and client-0 has 8 left: privacy.noise_multiplier = 0\.\d+ would"
-    with pytest.raises(BudgetExhausted, match=said):
-        tune(settings(privacy={"noise_multiplier": 0.1}), RATES, runs=3, out=tmp_path / "s")
 
 
 def test_a_search_that_lacks_delta_says_so_and_does_not_speak_of_noise(tmp_path):
@@ -283,82 +173,10 @@ def test_a_search_that_lacks_delta_says_so_and_does_not_speak_of_noise(tmp_path)
     assert "noise" not in str(caught.value)
 
 
-def test_where_the_best_alone_costs_more_than_all_runs_seen_the_price_says_so():
-    for runs in (2, 10):
-        priced, unit = price_of(settings(), RATES, runs=runs)
-        told = any("`--losers seen` may be cheaper here" in line for line in prices(priced, unit))
-        assert told == (priced.best > priced.composed) == (runs == 2)
-
-
-def test_of_a_search_whose_folder_was_copied_one_charge_still_stands_for_one_model(tmp_path, drawn, watched):
-    drawn(2)
-    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
-    search_of = settings(privacy=shared, run={"randomness": "os"})
-    watched.stop_at = 0  # no run is finished, so that each copy would have models of its own
-    with pytest.raises(KeyboardInterrupt):
-        tune(search_of, RATES, runs=3, out=tmp_path / "one")
-    watched.stop_at = None
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    values, vary, how = asked(tmp_path / "one")
-    tune(values, vary, **how, out=tmp_path / "one", resume=True)
-    with pytest.raises(LedgerError, match="this search was released, as something else"):
-        tune(values, vary, **how, out=tmp_path / "two", resume=True)
-    assert not (tmp_path / "two" / "best").exists()
-
-
-@pytest.mark.parametrize("first", ["goes on", "has ended"])
-def test_of_a_hidden_search_that_was_copied_while_it_went_on_one_copy_alone_runs_what_is_left(
-    tmp_path, monkeypatch, drawn, watched, first
-):
-    """The common run may be the best in both: whether the other copy's own run beats it would be told for nothing."""
-    drawn(3)
-    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
-    search_of = settings(privacy=shared, run={"workers": 1, "randomness": "os"})
-    best_first(monkeypatch)
-    if first == "goes on":
-        watched.stop_at = 1
-        with pytest.raises(KeyboardInterrupt):
-            tune(search_of, RATES, runs=3, out=tmp_path / "one")
-        watched.stop_at = None
-        shutil.copytree(tmp_path / "one", tmp_path / "two")
-        search_on(tmp_path / "one")
-    else:
-        copied_after_first(monkeypatch, tmp_path)
-        tune(search_of, RATES, runs=3, out=tmp_path / "one")
-    known = len(watched)
-    with pytest.raises(LedgerError, match="as something else"):
-        search_on(tmp_path / "two")
-    assert len(watched) == known, "no run went on in the copy"
-    assert not (tmp_path / "two" / "best").exists()
-
-
-def test_a_hidden_search_that_a_copy_of_it_has_overtaken_publishes_nothing(tmp_path, monkeypatch, drawn, watched):
-    drawn(2)
-    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
-    best_first(monkeypatch)
-    copied_after_first(monkeypatch, tmp_path, then=lambda: search_on(tmp_path / "two"))
-    with pytest.raises(LedgerError, match="a copy of its folder went on"):
-        tune(settings(privacy=shared, run={"workers": 1, "randomness": "os"}), RATES, runs=3, out=tmp_path / "one")
-    assert (tmp_path / "two" / "best").exists()
-    assert not (tmp_path / "one" / "best").exists()
-
-
-def test_a_hidden_search_that_found_nothing_leaves_nothing_for_a_copy_to_find(tmp_path, monkeypatch, drawn, watched):
-    drawn(2)
-    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
-    monkeypatch.setattr(search, "score_of", lambda experiment, summary: None)
-    copied_after_first(monkeypatch, tmp_path)
-    with pytest.raises(TrainingDiverged):
-        tune(settings(privacy=shared, run={"workers": 1, "randomness": "os"}), RATES, runs=3, out=tmp_path / "one")
-    with pytest.raises(LedgerError, match="as something else"):
-        search_on(tmp_path / "two")
-
-
 @pytest.mark.parametrize("seen", [False, True], ids=["hidden", "seen"])
 def test_a_search_that_is_killed_just_after_the_ledger_knows_of_its_start_is_not_lost(
-    tmp_path, monkeypatch, drawn, watched, seen
+    tmp_path, monkeypatch, watched, seen
 ):
-    drawn(1)
     real = Ledger.release
 
     def killed(self, what, digest):
@@ -374,31 +192,8 @@ def test_a_search_that_is_killed_just_after_the_ledger_knows_of_its_start_is_not
     assert search_on(tmp_path / "one")["test_accuracy"] >= 0
 
 
-def best_first(monkeypatch):
-    """Has the first run that is judged be the best, whatever it reached."""
-    marks = iter(range(0, -1000, -1))
-    known = {}
-    monkeypatch.setattr(
-        search, "score_of", lambda experiment, summary: known.setdefault(summary["run"], float(next(marks)))
-    )
-
-
-def copied_after_first(monkeypatch, tmp_path, then=lambda: None):
-    """Copies the folder of a search when its first run has ended, while the search goes on."""
-    real = secret.forget_losers
-
-    def forget(path, state):
-        real(path, state)
-        if state.done == 1 and not (tmp_path / "two").exists():
-            shutil.copytree(path, tmp_path / "two")
-            then()
-
-    monkeypatch.setattr(secret, "forget_losers", forget)
-
-
-def test_an_older_ledger_that_does_not_know_what_a_search_released_is_noticed(tmp_path, drawn, watched):
+def test_an_older_ledger_that_does_not_know_what_a_search_released_is_noticed(tmp_path, watched):
     """The charge comes first and the release long after it: a copy of the ledger in between has all charges."""
-    drawn(2)
     shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
     search_of = settings(privacy=shared, run={"randomness": "os"})
     watched.stop_at = 0
@@ -414,30 +209,7 @@ def test_an_older_ledger_that_does_not_know_what_a_search_released_is_noticed(tm
     assert not (tmp_path / "two" / "best").exists()
 
 
-def test_the_promise_says_who_sees_what_and_both_other_prices(tmp_path, drawn):
-    drawn(1)
-    found = tune(settings(), RATES, runs=3, out=tmp_path)
-    said = found["sentence"]
-    for words in (
-        "client-level",
-        "add or remove one client",
-        "sees the best model alone",
-        "not the number of runs, the losers' models and scores",
-        "or how long the search took",
-        "geometric, mean 3",
-        "drawn at random from 2",
-        "Theorem 2",
-        "epsilon spent in this search",
-        "`secret`",
-    ):
-        assert words in said
-    assert found["search"]["epsilon_of_one_run"] < found["search"]["epsilon_of_the_best"]
-    with pytest.raises(BadInput, match="best of a search"):
-        tacit.engine.run_files.read(tmp_path / "best")
-
-
-def test_runs_that_diverge_lose_and_if_all_do_nothing_is_released(tmp_path, drawn, monkeypatch):
-    drawn(3)
+def test_runs_that_diverge_lose_and_if_all_do_nothing_is_released(tmp_path, monkeypatch):
 
     def run(*_, **__):
         raise TrainingDiverged("the loss became nan")
@@ -446,45 +218,37 @@ def test_runs_that_diverge_lose_and_if_all_do_nothing_is_released(tmp_path, draw
     with pytest.raises(TrainingDiverged, match="No run of the search"):
         tune(settings(), RATES, runs=3, out=tmp_path)
     assert not (tmp_path / "best").exists()
-    assert not (tmp_path / secret.NAME).exists()
 
 
-def test_ties_are_broken_by_what_would_be_released_and_never_by_the_order_of_runs():
-    state = secret.State("k", (0, 0, 0))
-    assert state.after((0.5, "b")).after((0.5, "a")).best == 1
-    assert state.after((0.5, "a")).after((0.5, "b")).best == 2
-    assert state.after(None).after((-1.0, "a")).best == 2
-
-
-def test_a_score_that_is_no_number_loses_whichever_run_comes_first():
-    state, nan = secret.State("k", (0, 0, 0)), (float("nan"), "z")
-    assert state.after(nan).best is None
-    assert state.after(nan).after((0.1, "a")).best == 2
-    assert state.after((0.1, "a")).after(nan).best == 1
+def test_a_score_that_is_no_number_is_none():
     assert search.score_of(tacit.Experiment(), {"test_accuracy": float("nan")}) is None
     assert search.score_of(tacit.Experiment(), {}) is None
+
+
+def test_a_candidate_whose_clients_would_pay_another_price_is_refused_before_anything_is_charged(tmp_path, monkeypatch):
+    def dearer(*asked):
+        priced = composed(*asked)
+        train = settings(train={"rounds": 3})
+        return replace(priced, runs=tuple(replace(one, experiment=tacit.Experiment(**train)) for one in priced.runs))
+
+    monkeypatch.setattr(search, "composed", dearer)
+    with pytest.raises(BadInput, match="another price than that of the search"):
+        tune(settings(), RATES, runs=4, out=tmp_path / "search")
+    assert not (tmp_path / "search").exists()
 
 
 SURE = {"privacy.clip": [0.01, 500.0]}  # with the noise of the second, a model is too sure for the metric
 
 
-@pytest.mark.parametrize("losers", ["hidden", "seen"])
 def test_a_run_whose_metric_cannot_be_told_of_its_model_loses_and_does_not_end_a_search_that_was_paid_for(
-    tmp_path, drawn, monkeypatch, losers
+    tmp_path,
 ):
-    drawn(4)
-    monkeypatch.setattr(secret.secrets, "randbelow", _in_turn())
     modest = settings(metric={"choose": "foreign_losses:modest"})
-    found = tune(modest, SURE, runs=4, losers=losers, out=tmp_path / "s")
+    found = tune(modest, SURE, runs=4, out=tmp_path / "s")
     assert found["settings"]["privacy.clip"] == 0.01
     with pytest.raises(TrainingDiverged, match="a metric that every model has"):
-        tune(modest, {"privacy.clip": [500.0]}, runs=4, losers=losers, out=tmp_path / "all")
+        tune(modest, {"privacy.clip": [500.0]}, runs=4, out=tmp_path / "all")
     assert not (tmp_path / "all" / "best").exists()
-
-
-def _in_turn():
-    picks = iter((1, 0, 1, 0, 0, 0, 0, 0))
-    return lambda count: next(picks)
 
 
 @pytest.mark.parametrize(
@@ -493,7 +257,6 @@ def _in_turn():
         ({"privacy": {"kind": "none", "epsilon": None}}, RATES, "tacit compare"),
         ({"personal": {"kind": "mean-regularised"}, "data": {"own_share": 0.3}}, RATES, r"\[personal\]"),
         ({"audit": {"canaries": 10}}, RATES, r"\[audit\]"),
-        ({"run": {"writers": ["tensorboard"]}}, RATES, "run.writers"),
         ({"privacy": {"sampler": "cyclic"}}, RATES, "cohorts are public"),
         ({}, {"privacy.sampler": ["poisson", "cyclic"]}, "cannot vary privacy.sampler"),
         ({"privacy": {"epsilon": float("inf")} | SIZED}, RATES, "noise_multiplier"),
@@ -510,21 +273,6 @@ def test_what_cannot_be_searched_is_refused_in_a_sentence(tmp_path, changes, var
     with pytest.raises(BadInput, match=sentence):
         tune(settings(**changes), vary, runs=3, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
-
-
-def test_a_run_that_releases_anything_else_than_what_was_priced_is_refused_before_anything_is_charged(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(search, "hidden", lambda grid, *how: replace(hidden(grid, *how), runs=tuple(map(cyclic, grid))))
-    with pytest.raises(BadInput, match="no price is known for the best of such runs"):
-        tune(settings(), RATES, runs=4, out=tmp_path / "search")
-    assert not (tmp_path / "search").exists()
-
-
-def cyclic(candidate):
-    """A candidate whose cohorts are public, as nothing before a run's own plan knows."""
-    values = settings(train={"rounds": 3}, privacy={"sampler": "cyclic"})
-    return replace(candidate, experiment=tacit.Experiment(**values))
 
 
 def test_a_search_without_a_public_score_is_refused(tmp_path):
@@ -553,8 +301,7 @@ def test_a_search_of_one_run_is_a_run(tmp_path, runs):
         tune(settings(), RATES, runs=runs, out=tmp_path / "s")
 
 
-def test_a_search_goes_on_as_it_was_asked_for_and_is_not_overwritten(tmp_path, drawn, watched):
-    drawn(2)
+def test_a_search_goes_on_as_it_was_asked_for_and_is_not_overwritten(tmp_path, watched):
     watched.stop_at = 1
     with pytest.raises(KeyboardInterrupt):
         tune(settings(), RATES, runs=3, out=tmp_path)
@@ -570,7 +317,6 @@ def test_a_local_search_is_priced_as_composed_for_each_client_by_its_own_budget(
     epsilons = {"client-0": 2.0, "client-1": 4.0, "client-2": 4.0}
     found = tune(local(privacy={"kind": "local", "epsilon": epsilons}), RATES, runs=3, out=tmp_path)
     assert [history.guarantee is not None for history in watched] == [True] * 3
-    assert found["search"]["charged"] == "composed"
     assert "3 runs, all of which are seen" in found["sentence"]
     with sqlite3.connect(tmp_path / "ledger.db") as db:
         sealed = dict(db.execute("SELECT client, epsilon FROM seals").fetchall())
@@ -621,11 +367,11 @@ def test_of_a_search_whose_runs_are_seen_no_copy_or_older_folder_releases_a_run_
     else:
         watched.stop_at = 0
         with pytest.raises(KeyboardInterrupt):
-            tune(values, RATES, runs=2, losers=losers, out=tmp_path / "one")
+            tune(values, RATES, runs=2, out=tmp_path / "one")
         watched.stop_at = None
         shutil.copytree(tmp_path / "one", tmp_path / "two")
     if stopped:
-        tune(values, RATES, runs=2, losers=losers, out=tmp_path / "one")
+        tune(values, RATES, runs=2, out=tmp_path / "one")
     else:
         search_on(tmp_path / "one")
     known, begun = len(watched), json.loads((tmp_path / "two" / "begun.json").read_text("utf-8"))
@@ -639,14 +385,14 @@ def test_of_a_search_whose_runs_are_seen_no_copy_or_older_folder_releases_a_run_
 
 def copied_before(monkeypatch, tmp_path, *, number):
     """Copies the folder of a search just before the run of that number begins."""
-    real = folders.run_place
+    real = search.run_place
 
     def place(path, which):
         if which == number and not (tmp_path / "two").exists():
             shutil.copytree(path, tmp_path / "two")
         return real(path, which)
 
-    monkeypatch.setattr(folders, "run_place", place)
+    monkeypatch.setattr(search, "run_place", place)
 
 
 def test_a_seeded_search_whose_runs_are_seen_goes_on_from_an_older_folder_with_the_same_bits(tmp_path, watched):
@@ -671,38 +417,34 @@ def test_runs_that_are_all_seen_have_one_price(tmp_path):
         tune(local(), {"train.sampling_rate": [0.25, 0.5]}, runs=3, out=tmp_path / "s")
 
 
-def test_a_search_by_distributed_noise_is_composed_and_the_best_alone_has_no_price():
+def test_a_search_by_distributed_noise_is_composed():
     data, train = {"clients": 4, "examples_per_client": 20}, {"rounds": 1, "local_steps": 1, "batch_size": 10}
     values = settings(data=data, privacy={"kind": "distributed", "epsilon": 20.0} | SIZED)
     priced, unit = price_of({**values, "train": train}, RATES, runs=2)
-    assert (priced.hidden, priced.best, unit) == (False, None, "client")
-    assert priced.one < priced.composed <= 20
+    assert unit == "client"
+    assert priced.one < priced.epsilon <= 20
 
 
-def test_the_command_prints_both_prices_and_refuses_in_a_sentence(tmp_path):
+def test_the_command_prints_prices_and_refuses_in_a_sentence(tmp_path):
     chosen = ["--set", "data.clients=12", "--set", "train.rounds=2", "--set", "train.sampling_rate="]
     central = [*chosen, "--set", "privacy.kind=central", "--set", "privacy.epsilon=8"]
     shown = CliRunner().invoke(app, ["tune", "digits", *central, "--vary", "train.learning_rate=0.1,1", "--price"])
     assert shown.exit_code == 0, shown.output
-    for words in ("One run costs epsilon", "The best of about 10 runs", "10 runs that are all seen", "stays secret"):
+    for words in ("One run costs epsilon", "10 runs, all of which are seen", "Charged: "):
         assert words in shown.output
     again = CliRunner().invoke(app, ["tune", "digits", "--resume", "--out", str(tmp_path)])
     assert isinstance(again.exception, BadInput)
     assert "give --out alone" in str(again.exception)
 
 
-# central DP with losers that are seen
-
-
-def test_under_central_dp_losers_may_be_seen_at_the_price_of_all_runs_together(tmp_path):
+def test_under_central_dp_what_the_runs_own_ledgers_let_them_release_is_what_was_paid_for(tmp_path):
     asked_for = settings(privacy=SIZED | {"epsilon": 6.0})
     said = []
-    found = tune(asked_for, RATES, runs=3, losers="seen", out=tmp_path / "s", announce=lambda *told: said.append(told))
+    found = tune(asked_for, RATES, runs=3, out=tmp_path / "s", announce=lambda *told: said.append(told))
     ((priced, unit),) = said
-    assert (priced.hidden, unit, priced.count) == (False, "client", 3)
-    assert 0.9 * 6.0 < priced.epsilon == priced.composed <= 6.0
+    assert (unit, priced.count) == ("client", 3)
+    assert 0.9 * 6.0 < priced.epsilon <= 6.0
     assert len(list((tmp_path / "s" / "runs").iterdir())) == 3
-    assert found["search"]["charged"] == "composed"
     assert "3 runs, all of which are seen" in found["sentence"]
     assert "who took part" in found["sentence"]  # cohorts stay secret
     with sqlite3.connect(tmp_path / "s" / "ledger.db") as book:
@@ -717,33 +459,6 @@ def test_under_central_dp_losers_may_be_seen_at_the_price_of_all_runs_together(t
         spent.append((price.from_text(own), most))
     together = price.epsilon(tuple(spent), delta=priced.delta)
     assert together <= priced.epsilon * 1.001, "what the runs' own ledgers let them release is what was paid for"
-
-
-def test_losers_that_are_seen_are_still_seen_when_a_search_goes_on(tmp_path, watched):
-    watched.stop_at = 1
-    with pytest.raises(KeyboardInterrupt):
-        tune(settings(), RATES, runs=2, losers="seen", out=tmp_path / "s")
-    watched.stop_at = None
-    values, vary, how = asked(tmp_path / "s")
-    assert how["losers"] == "seen"
-    assert tune(values, vary, **how, out=tmp_path / "s", resume=True)["search"]["runs"] == 2
-    charges = sqlite3.connect(tmp_path / "s" / "ledger.db").execute("SELECT COUNT(*) FROM everybody").fetchone()
-    assert charges == (1,)
-
-
-def test_few_runs_that_are_seen_can_cost_less_than_the_best_of_a_hidden_number():
-    priced, _ = price_of(settings(), RATES, runs=2, losers="seen")
-    assert priced.composed == priced.epsilon
-    assert priced.best is not None
-
-
-def test_losers_are_hidden_or_seen_and_under_local_dp_seen(tmp_path):
-    with pytest.raises(BadInput, match="Expected losers to be one of hidden, seen, got 'gone'"):
-        price_of(settings(), RATES, runs=2, losers="gone")
-    with pytest.raises(BadInput, match="sees every run: leave out losers"):
-        price_of(local(), RATES, runs=2, losers="hidden")
-    said = CliRunner().invoke(app, ["tune", "digits", "--vary", "train.learning_rate=0.1,0.3", "--losers", "hidden"])
-    assert isinstance(said.exception, BadInput)
 
 
 # scored by what clients answer about rows that they hold out
@@ -787,7 +502,6 @@ def test_answers_make_a_search_dearer_and_the_noise_and_the_price_of_an_answer_c
     training = price.epsilon(price.compose([(priced.events["client-0"], 1)]), delta=priced.delta)
     assert both == max(held_out, training)  # a record is on one side of the coin
     assert held_out > price.epsilon(price.compose([(noise.event(), 1)]), delta=priced.delta)  # three answers, not one
-    assert priced.best is None
 
 
 def test_a_search_is_scored_by_the_noised_answers_and_never_by_exact_or_public_ones(tmp_path, watched):

@@ -1,18 +1,13 @@
 """What a search costs, the noise that keeps a budget, and its payment: once, all of it, before anything is run.
+The price is the composition of all its runs, whose number is fixed and public: whoever sees every model and score is covered."""
 
-Where only the best model is seen (simulated central DP), it is the price of the best of a random number of runs
-(tacit/privacy/accounting/events.py). Where updates or sums of every run are seen by somebody whom the promise is against, it is
-that of all runs together: composition, of a number that is fixed and public."""
-
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent, NoOpDpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent, SelfComposedDpEvent
 
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
@@ -25,15 +20,10 @@ from tacit.experiment.extras import EVALUATION, shares
 from tacit.experiment.file import refuse_passed
 from tacit.lab.compare.grid import expand, label
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.events import Repetitions, best_of, counted
-from tacit.privacy.accounting.price import smallest
-from tacit.privacy.central.kind import one_budget
-from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.guarantee import shown
 from tacit.privacy.ledger.disk import ALL
 from tacit.privacy.ledger.ledger import NOTHING, ROUNDING, Before, Ledger, Spent, most_releases
 from tacit.privacy.ledger.reader import noted, read_before
-from tacit.privacy.plan import sampler_of
 from tacit.wire import digest_of
 
 SEARCHED = ("train", "model", "aggregate")  # tables all of whose keys may be varied
@@ -44,12 +34,8 @@ NO_SCORE = (
     " once in every run, at a price."
 )
 NO_PRICE = "Nothing is promised here, so that a search has no price: use `tacit compare`."
-STEPS, NEAR, STEP, SMALLER = (
-    5,
-    0.99,
-    5.0,
-    0.8,
-)  # how often a share is bettered, when it is good enough, how much it moves
+# how often a share is bettered, when it is good enough, and how much it moves
+STEPS, NEAR, STEP, SMALLER = 5, 0.99, 5.0, 0.8
 LEAST_SHARE = 1e-3  # of an epsilon, for one run
 
 
@@ -88,7 +74,7 @@ def candidates(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> 
 
 
 def refuse_unsearchable(experiment: Experiment) -> None:
-    """Refuses what has no price in a search, or would show its losers. Raises BadInput."""
+    """Refuses what has no price in a search. Raises BadInput."""
     privacy = experiment.privacy
     if not privacy.promises:
         raise BadInput(NO_PRICE)
@@ -99,17 +85,13 @@ def refuse_unsearchable(experiment: Experiment) -> None:
         )
     for table in ("attack", "audit", "personal"):
         if experiment.said().get(table):
-            raise BadInput(f"[{table}] looks into every run, and of a search only the best is seen: leave it out.")
-    if experiment.run.writers:
-        raise BadInput("run.writers would be told of runs that lose, which nobody may see: leave it out.")
+            raise BadInput(f"[{table}] looks into every run, and a search is scored by one number: leave it out.")
     if privacy.sums_records:
         raise BadInput(
             'A search has no price yet where records\' sums are noised once: set privacy.unit = "client", or use `tacit compare`.'
         )
-    if experiment.privacy.sampler not in (None, "poisson"):
-        raise BadInput(
-            'No price is known for the best of runs whose cohorts are public: set privacy.sampler = "poisson".'
-        )
+    if privacy.sampler not in (None, "poisson"):
+        raise BadInput('A search has no price yet where cohorts are public: set privacy.sampler = "poisson".')
     refuse_passed(experiment)
 
 
@@ -128,86 +110,17 @@ class Releases:
 
 @dataclass(frozen=True)
 class Priced:
-    """A search with its noise: `runs` are the candidates as they are run, and `events` what each client pays, once, for all, beside
-    what it is `asked` in all of them by the query that scores them.
-    Under "" stands what everybody pays. The epsilons are those of the client that pays most, at `delta`: of one run, of the best
-    of about so many where nothing else is seen (None where that has no price), and of all of them where all are seen."""
+    """A search with its noise: `runs` are its candidates, `count` says how many runs there are, and `events` what each client pays
+    for all of them, once; `asked` is what it answers in all of them for the query that scores them. Under "" stands what everybody
+    pays. The epsilons, of one run and of all, are those of the client that pays most, at `delta`."""
 
-    hidden: bool
-    repetitions: Repetitions
+    count: int
     runs: tuple[Candidate, ...] = field(repr=False)
     events: Mapping[str, DpEvent] = field(repr=False)
     delta: float
     one: float
-    best: float | None
-    composed: float
+    epsilon: float
     asked: Mapping[str, Mapping[str, DpEvent]] = field(default_factory=dict, repr=False)
-
-    @property
-    def count(self) -> int:
-        """How many runs are seen, where all are; where the number is drawn, about how many there are."""
-        return round(self.repetitions.mean)
-
-    @property
-    def epsilon(self) -> float:
-        return self.best if self.hidden and self.best is not None else self.composed
-
-
-def hidden(candidates: Sequence[Candidate], population: Population, law: Repetitions) -> Priced:
-    """The price of a search of which only the best model is seen, by central DP.
-    Noise that is said is kept; else every candidate gets the least, to 0.1 %, with which the search keeps the clients' epsilon.
-    Guarantee: with noise derived here the search costs at most what other runs of the ledger have left of epsilon.
-    Raises: BadInput where budgets differ or set no limit, and where some candidates say their noise and others do not."""
-    said = [candidate.experiment.privacy.noise_multiplier for candidate in candidates]
-    if None in said and any(said):
-        raise BadInput("Some candidates say privacy.noise_multiplier and others do not: say it for all, or for none.")
-    epsilon, delta, size = one_budget(population), population.delta, len(population)
-    experiments = [candidate.experiment for candidate in candidates]
-    sizes = [sampler_of(experiment, size).cohort for experiment in experiments]
-    cohorts = [CohortGaussian(1.0, 1.0, population=size, cohort=cohort) for cohort in sizes]
-    made = [(cohort, experiment.train.rounds) for cohort, experiment in zip(cohorts, experiments, strict=True)]
-
-    def released(
-        multipliers: Sequence[float], which: Sequence[tuple[CohortGaussian, int]]
-    ) -> list[tuple[DpEvent, int]]:
-        noised = zip(multipliers, which, strict=True)
-        return [(replace(m, noise_multiplier=z).event(), rounds) for z, (m, rounds) in noised]
-
-    def cost(multipliers: Sequence[float], which: Sequence[tuple[CohortGaussian, int]]) -> float:
-        return price.epsilon(((best_of(law, released(multipliers, which)), 1),), delta=delta)
-
-    multipliers = [z or 1.0 for z in said]
-    if None in said:
-        if epsilon == math.inf:
-            raise BadInput("epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier.")
-        alone = {one: smallest(lambda z, one=one: cost([z], [one]), epsilon=epsilon) for one in dict.fromkeys(made)}
-        multipliers = [alone[one] for one in made]
-        if len(alone) > 1:  # the dearest at one order need not be the dearest at another
-            first = multipliers
-            by = smallest(lambda by: cost([by * z for z in first], made), epsilon=epsilon)
-            multipliers = [by * z for z in first]
-    runs = released(multipliers, made)
-    event = best_of(law, runs)
-    one = max(price.epsilon((run,), delta=delta) for run in runs)
-    composed = max(price.epsilon(((of, times * round(law.mean)),), delta=delta) for of, times in runs)
-    noised = tuple(with_noise(candidate, z) for candidate, z in zip(candidates, multipliers, strict=True))
-    best = price.epsilon(((event, 1),), delta=delta)
-    return Priced(True, law, noised, {"": event}, delta, one=one, best=best, composed=composed)
-
-
-def refuse_unpriced(priced: Priced, parts: Parts) -> None:
-    """Refuses a run that releases anything else than the price of a search of which only the best is seen was computed of.
-    What is charged is computed before a run is built, and held here against what was built. Raises BadInput."""
-    event, times = counted(parts.algorithm.cost(parts.population[0]) or NoOpDpEvent())
-    known = getattr(priced.events[ALL], "runs", ())
-    if not parts.plan.sampler.charges_all or (event, times * parts.experiment.train.rounds) not in known:
-        raise BadInput("no price is known for the best of such runs: use `tacit compare`, whose runs add up.")
-
-
-def with_noise(candidate: Candidate, multiplier: float | None) -> Candidate:
-    """The candidate with its noise said; or, with None, without it, so that it follows from epsilon."""
-    said: dict[str, Any] = {"noise_multiplier": multiplier} | ({} if multiplier is None else {"strategy": None})
-    return _with_privacy(candidate, said)
 
 
 def _with_privacy(candidate: Candidate, said: dict[str, Any]) -> Candidate:
@@ -215,47 +128,31 @@ def _with_privacy(candidate: Candidate, said: dict[str, Any]) -> Candidate:
     return replace(candidate, experiment=candidate.experiment.model_copy(update={"privacy": privacy}))
 
 
-def all_seen(runs: Sequence[Candidate], paid: Mapping[str, Releases], law: Repetitions, *, delta: float) -> Priced:
-    """The price of a search all of whose runs are seen, from what every client releases in one of them."""
-    count = round(law.mean)
+def priced_runs(runs: Sequence[Candidate], paid: Mapping[str, Releases], count: int, *, delta: float) -> Priced:
+    """The price of so many runs, from what every client releases in one of them."""
 
     def most(times: int) -> float:
-        made = {one.in_runs(times) for one in paid.values()}
-        return max(price.epsilon(one, delta=delta) for one in made)
+        return max(price.epsilon(one, delta=delta) for one in {release.in_runs(times) for release in paid.values()})
 
     return Priced(
-        False,
-        law,
+        count,
         tuple(runs),
         {name: SelfComposedDpEvent(one.event, one.times * count) for name, one in paid.items()},
         delta,
         one=most(1),
-        best=_best(paid, law, delta=delta),
-        composed=most(count),
+        epsilon=most(count),
         asked={name: {query: SelfComposedDpEvent(of, count) for query, of in one.asked} for name, one in paid.items()},
     )
-
-
-def _best(paid: Mapping[str, Releases], law: Repetitions, *, delta: float) -> float | None:
-    """What the best alone would cost; None where that has no price here, as of integer noise and of scores that clients answer."""
-    if any(one.asked for one in paid.values()):
-        return None
-    try:
-        runs = {(one.event, one.times) for one in paid.values()}
-        return max(price.epsilon(((best_of(law, [run]), 1),), delta=delta) for run in runs)
-    except BadInput:
-        return None
 
 
 Paid = dict[str, Releases]
 
 
-def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Population, law: Repetitions) -> Priced:
-    """The price of a search all of whose runs are seen, each with an epsilon for every client such that together they keep its own.
+def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Population, count: int) -> Priced:
+    """The price of a search of so many runs, each with an epsilon for every client such that all of them keep its own.
     Guarantee: what each client may release in all runs costs at most what other runs of the ledger have left of its epsilon.
     Raises: BadInput where candidates differ in what a client pays, BudgetExhausted where a client could pay for no round."""
-    first, count = candidates[0], round(law.mean)
-    left = population.to_spread
+    first, left = candidates[0], population.to_spread
 
     def at(share: np.ndarray) -> tuple[np.ndarray, Paid]:
         paid = _paid(_parts(first, dataset, population, left * share))
@@ -268,20 +165,22 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
     for name, one in paid.items():
         if one.times == 0:
             who, whose = (name, "its") if name != ALL else ("The clients together", "their")
-            raise BudgetExhausted(f"{who} could pay for no round of {count} runs: raise {whose} epsilon, or the noise.")
+            raise BudgetExhausted(
+                f"{who} could pay for no round of {count} runs: raise {whose} epsilon or the noise, or run fewer."
+                " Nothing was written."
+            )
     for candidate in candidates[1:]:
         if _paid(_parts(candidate, dataset, population, epsilons)) != paid:
             raise BadInput(
-                f"All runs of this search are seen, so they have one price, and {candidate.label!r} has another than"
+                f"All runs of a search have one price, and {candidate.label!r} has another than"
                 f" {first.label!r}: vary what costs nothing, such as a learning rate, a model or a rule."
             )
-    return all_seen(runs, paid, law, delta=population.delta)
+    return priced_runs(runs, paid, count, delta=population.delta)
 
 
 def refuse_other_price(priced: Priced, parts: Parts) -> None:
     """Refuses a run in which some client would release anything else, or more often, than what is charged. Raises BadInput."""
-    law = priced.repetitions
-    made = all_seen((), _paid(parts), law, delta=priced.delta)
+    made = priced_runs((), _paid(parts), priced.count, delta=priced.delta)
     if (made.events, made.asked) != (priced.events, priced.asked):
         raise BadInput("its clients would pay another price than that of the search: name their epsilons otherwise.")
 
@@ -359,41 +258,14 @@ def refuse_dear(priced: Priced, parts: Parts) -> None:
         who, budget = ALL if together else name, population[index].budget
         before = parts.before.of(who)
         if most_releases(budget, priced.events[who], before=before, asked=priced.asked.get(who, {}), **limits) < 1:
-            short_of_delta = before.delta + budget.delta > privacy.delta * (1 + ROUNDING)
-            said = _too_dear(priced, parts, index, before)
-            if short_of_delta:
+            left, spare = max(0.0, budget.epsilon - before.epsilon), max(0.0, privacy.delta - before.delta)
+            said = f"costs epsilon {shown(priced.epsilon)}, and {name} has {left:.4g} left: raise epsilon or noise, or run fewer."
+            if before.delta + budget.delta > privacy.delta * (1 + ROUNDING):
                 said = (
-                    f"The search takes delta {privacy.run_delta:g}, and other runs of the ledger have left"
-                    f" {max(0.0, privacy.delta - before.delta):g} of the {privacy.delta:g} of {name}: lower privacy.delta_share."
+                    f"takes delta {privacy.run_delta:g}, and other runs of the ledger have left {spare:g} of the"
+                    f" {privacy.delta:g} of {name}: lower privacy.delta_share."
                 )
-            raise BudgetExhausted(f"{said} Nothing was written.")
-
-
-def _too_dear(priced: Priced, parts: Parts, index: int, before: Spent) -> str:
-    name, has = parts.population.names[index], parts.population[index].budget.epsilon
-    left, cost = max(0.0, has - before.epsilon), priced.epsilon
-    finite = math.isfinite(cost)
-    costs = f"costs epsilon {shown(cost)}" if finite else "has no finite epsilon with this noise"
-    raised = f"an epsilon of {shown(before.epsilon + cost)} would be enough, or " if finite else ""
-    noise = _enough_noise(priced, parts)
-    more = f"{noise} would be enough" if noise else "raise the noise"
-    return (
-        f"The search {costs} at delta {priced.delta:g}, and {name} has {left:.4g} left: {raised}{more}, or leave the noise out and"
-        " it follows from epsilon; or ask for fewer --runs."
-    )
-
-
-def _enough_noise(priced: Priced, parts: Parts) -> str:
-    """The noise with which the best alone can be paid for, as a setting; empty where none can, or where all runs are seen."""
-    if not priced.hidden:
-        return ""
-    try:
-        sized = hidden([with_noise(run, None) for run in priced.runs], parts.population, priced.repetitions)
-    except BadInput:
-        return ""
-    most = max(run.experiment.privacy.noise_multiplier or 0.0 for run in sized.runs)
-    enough = Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(most)).normalize()
-    return f"privacy.noise_multiplier = {enough:f}"
+            raise BudgetExhausted(f"The search {said} Nothing was written.")
 
 
 def pay(ledger: Ledger, folder: Folder, parts: Parts, priced: Priced, key: str) -> None:

@@ -1,26 +1,36 @@
-"""`tune`: prices a search, pays for all of it, runs it, leaves the best, and says in words what is promised of that model."""
+"""`tune`: prices a search, pays for all of it, runs it, publishes the best, and says in words what is promised of it.
+
+Its folder: `base.toml` and `tune.toml` (what was asked), `search.json` (its name in the ledger), the ledger, `runs`, `begun.json`
+(which of them may have released something), and `best`: settings, model, how rows are read, score and promise. Of copies of a
+folder, and of older ones that were put back, one alone has each start in the ledger."""
 
 import hashlib
 import json
 import math
 import os
+import shutil
+import tomllib
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tacit
+from tacit import store
+from tacit.data import encoder
 from tacit.engine.assemble import Parts, build, clients
 from tacit.engine.evaluate import evaluate
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import judged_by
-from tacit.engine.run_folder import Folder
-from tacit.errors import BadInput, LedgerError, TacitError, TrainingDiverged, Unmeasured
+from tacit.engine.run_folder import SEARCH, Folder
+from tacit.errors import BadInput, LedgerError, RunExists, TacitError, TrainingDiverged, Unmeasured
 from tacit.experiment import Experiment
+from tacit.experiment.file import dumps
 from tacit.lab.compare.grid import take
 from tacit.lab.grid import plain
-from tacit.lab.tuning import folder as folders
 from tacit.lab.tuning.price import (
     NO_PRICE,
     NO_SCORE,
@@ -29,35 +39,28 @@ from tacit.lab.tuning.price import (
     before_of,
     candidates,
     composed,
-    hidden,
     pay,
     refuse_dear,
     refuse_other_price,
-    refuse_unpriced,
 )
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen, headline
-from tacit.privacy.accounting.events import Repetitions, about, rate_and_multiplier
 from tacit.privacy.guarantee import PUBLIC, sentence, shown, shown_delta, spent_by
-from tacit.privacy.ledger.disk import ALL
 from tacit.privacy.ledger.ledger import Before, Ledger
-from tacit.privacy.plan import sampler_of
 from tacit.report.plan import tells_nothing
 from tacit.simulation import run
 from tacit.types import Guarantee
 
-GEOMETRIC = 1.0
-LOSERS = ("hidden", "seen")
-BEST_ALONE = (
-    "whoever sees the best model alone, with its settings and its score, and not the number of runs, the losers' models and scores,"
-    " or how long the search took (the server is trusted, and who took part in which round stays secret)"
-)
+ASKED, BASE, BEST, RUNS, SUMMARY = "tune.toml", "base.toml", "best", "runs", "summary.json"
+BEGUN = "begun.json"
+HELD = (ASKED, "compare.toml", "experiment.toml")  # of a folder that is in use
+PUBLISHED = ("experiment.toml", "model.safetensors", encoder.NAME)  # of the best run, as they are
+FOUND = "search"  # under which name the ledger knows what was found
+FEWEST, MOST = 2, 1_000_000  # runs of a search
 SEARCHED = "the test set, the grid and all settings that were not searched are public"
-KEYED = "a key from the operating system, which is deleted with the search"
-DELETED = "nobody has seen the folder `secret` of the search, and it is deleted"
 # of the best run's summary: what follows from its models and public rows; not its times, traffic, notes and cohorts
 COPIED = ("name", "test_loss", "metric", "metrics", "confusion", "per_class", "rounds", "clients", "parameters")
-COPIED += ("frozen_parameters", "rule", "noise_multiplier")
+COPIED += ("frozen_parameters", "rule", "noise_multiplier", "at_clients")
 NO_BEST = (
     "No run of the search ended with a finite loss and a score, and all are paid for: lower train.learning_rate, or choose a"
     " metric that every model has (metric.choose)."
@@ -71,179 +74,113 @@ def tune(
     *,
     runs: int,
     out: Path | str,
-    shape: float = GEOMETRIC,
-    losers: str | None = None,
     resume: bool = False,
     force: bool = False,
     announce: Announce | None = None,
 ) -> dict[str, Any]:
-    """Searches the grid of `vary` by about `runs` runs, and returns the summary of the best; it is in `out`/best.
-
-    Under central DP the number of runs is drawn and nothing but the best is released, unless `losers` are to be "seen" too; else
-    all runs are seen. `announce` is told the price, and the unit it is for, before anything is charged.
-
+    """Searches the grid of `vary` by so many runs, candidate by candidate, and returns the summary of the best; it is in
+    `out`/best. `announce` is told the price, and the unit it is for, before anything is charged.
     Guarantee: that of `promised`, at a price that is on the ledger before anything is run. What is killed goes on with
-    `resume` with what was drawn, at no further price.
-
+    `resume`, at no further price.
     Raises: BadInput for what cannot be searched, BudgetExhausted where it cannot be paid for, LedgerError for a ledger that is not
-    its own, TrainingDiverged where no run ended well. Nothing is charged before all was tried that needs no training.
-    """
+    its own, TrainingDiverged where no run ended well. Nothing is charged before all was tried that needs no training."""
     path, values = Path(out), plain(experiment)
-    folders.refuse_taken(path, resume=resume, force=force)
-    if resume and (known := folders.finished(path)) is not None:
-        folders.forget(path)  # what a crash may have left
+    refuse_taken(path, resume=resume, force=force)
+    if resume and (known := finished(path)) is not None:
         return known
-    shared = values.get("privacy", {}).get("ledger")
     before = before_of(path, values, resume=resume)
-    priced, parts, assumes = _prepared(candidates(values, vary), about(runs, shape=shape), before, shared, losers)
-    unit = parts.population.unit
+    priced, parts, assumes = _prepared(values, vary, runs, before)
     refuse_dear(priced, parts)
-    lock = take(path, force=force, files=folders.HELD)
+    lock = take(path, force=force, files=HELD)
     try:
-        said = {"runs": runs, "shape": float(shape), "losers": losers, "ledger": shared, "before": parts.before}
-        folder = folders.begin(path, lock, values, vary, **said)
+        folder = _begin(path, lock, values, vary, runs=runs, before=parts.before)
         if announce:
-            announce(priced, unit)
+            announce(priced, parts.population.unit)
         return _searched(folder, replace(parts, trial_id=folder.run), priced, assumes)
     finally:
         os.close(lock)
 
 
 def price_of(
-    experiment: Experiment | Mapping[str, Any],
-    vary: Mapping[str, Sequence[Any]],
-    *,
-    runs: int,
-    shape: float = GEOMETRIC,
-    losers: str | None = None,
+    experiment: Experiment | Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, runs: int
 ) -> tuple[Priced, str]:
     """What `tune` would cost, and the unit that it is for. Nothing is written. Raises as `tune`."""
     values = plain(experiment)
-    before = before_of(Path(), values, resume=False)
-    shared = values.get("privacy", {}).get("ledger")
-    priced, parts, _ = _prepared(candidates(values, vary), about(runs, shape=shape), before, shared, losers)
+    priced, parts, _ = _prepared(values, vary, runs, before_of(Path(), values, resume=False))
     return priced, parts.population.unit
 
 
 def _prepared(
-    grid: list[Candidate], law: Repetitions, before: Before, ledger: str | None, losers: str | None
+    values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], runs: int, before: Before
 ) -> tuple[Priced, Parts, list[str]]:
     """The search with its price, every candidate tried without training; the parts it is paid by, and what candidates assume."""
-    first, assumes = grid[0].experiment, list[str]()
-    alone = _hides(first, losers)
+    if not FEWEST <= runs <= MOST:
+        raise BadInput(f"Expected {FEWEST} to {MOST:,} runs, got {runs}: a single run is `tacit run`.")
+    grid, assumes = candidates(values, vary), list[str]()
+    first = grid[0].experiment
     dataset, _, population = clients(first, before=before)
     if not len(dataset.test_y) and first.data.held_out is None:
         raise BadInput(NO_SCORE)
-    rows = replace(dataset, x=population.x, y=population.y, client=None)
-    priced = hidden(grid, population, law) if alone else composed(grid, rows, population, law)
+    priced = composed(grid, replace(dataset, x=population.x, y=population.y, client=None), population, runs)
     for candidate in priced.runs:
         try:
             made = build(candidate.experiment)
-            (refuse_unpriced if priced.hidden else refuse_other_price)(priced, made)
+            refuse_other_price(priced, made)
             evaluate(made, made.params)
-            _refuse_coin(made)
+            judged = judged_by(made.experiment, made.dataset)
+            # answers about held-out rows whose noise, by public numbers, leaves nothing to choose by
+            why = "" if judged is None else tells_nothing(made.experiment, judged, made.plan, made.population)
+            if why:
+                raise BadInput(f"a search would choose by chance: {why.removeprefix('Note: ')}")
             assumes += made.promise.assumes
         except TacitError as error:
             raise BadInput(f"{candidate.label}: {error}") from error
-    usual = priced.runs[0].experiment
+    usual, ledger = priced.runs[0].experiment, values.get("privacy", {}).get("ledger")
     paying = usual.model_copy(update={"privacy": usual.privacy.model_copy(update={"ledger": ledger})})
     parts = build(paying, before=before)
     return priced, replace(parts, population=replace(parts.population, epsilons=population.epsilons)), assumes
 
 
-def _refuse_coin(parts: Parts) -> None:
-    """Refuses to choose by answers that clients give about held-out rows where their noise leaves nothing to choose by.
-    It follows from public numbers. Raises BadInput."""
-    judged = judged_by(parts.experiment, parts.dataset)
-    why = "" if judged is None else tells_nothing(parts.experiment, judged, parts.plan, parts.population)
-    if why:
-        raise BadInput(f"a search would choose by chance: {why.removeprefix('Note: ')}")
-
-
-def _hides(experiment: Experiment, losers: str | None) -> bool:
-    """Whether nothing but the best is seen: where that can be, and is not asked otherwise. Raises BadInput."""
-    can = sampler_of(experiment, experiment.train.clients_per_round or 1).charges_all
-    if losers not in (None, *LOSERS):
-        raise BadInput(f"Expected losers to be one of {', '.join(LOSERS)}, got {losers!r}.")
-    if losers == "hidden" and not can:
-        raise BadInput(
-            f'With privacy.kind = "{experiment.privacy.kind}" somebody whom the promise is against sees every run: leave out'
-            " losers, and all runs are paid for, composed."
-        )
-    return can and losers != "seen"
-
-
 def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) -> dict[str, Any]:
-    state = folders.read_secret(folder.path) if priced.hidden else None
     ledger = open_ledger(parts, folder, once=True, asked=lambda client: priced.asked.get(client, {}))
     if ledger is None:
         raise BadInput(NO_PRICE)
     try:
-        if priced.hidden and state is None:
-            if ledger.knows(0):
-                raise LedgerError(
-                    f"{folder.path} has lost the secret state of its search, which was paid for: how many runs there are is"
-                    " never drawn again, so start another one; nothing was released."
-                )
-            state = folders.drawn(priced.repetitions, len(priced.runs))
-            folders.write(folder.path, state)
-        pay(ledger, folder, parts, priced, f"{state.key} {state.picks}" if state else folder.run)
+        pay(ledger, folder, parts, priced, folder.run)
         guarantee = spent_by(promised(parts, priced, assumes), ledger, parts.population)
         also = parts.plan.also(guarantee, parts.experiment, ledger, parts.population)
-        if state and parts.nonce:
-            state = folders.begin_hidden(folder.path, state, ledger, parts.nonce)
-        best, which = _hidden_runs(folder.path, state, priced, ledger) if state else _seen_runs(folder, priced, ledger)
-        found = json.loads((best / folders.SUMMARY).read_text("utf-8"))
-        told = summary(
-            found, settings=priced.runs[which].varied, priced=priced, guarantee=replace(guarantee, also=also)
-        )
-        folders.release(ledger, _hash(best, priced.runs[which]), state)
-        folders.publish(folder.path, best, told)
-        folders.forget(folder.path)
+        place, best = _best_run(folder, priced, ledger)
+        found = json.loads((place / SUMMARY).read_text("utf-8"))
+        told = summary(found, settings=best.varied, priced=priced, guarantee=replace(guarantee, also=also))
+        ledger.release(FOUND, _hash(place, best))  # one thing for its charge. Raises LedgerError for another one
+        _publish(folder.path, place, told)
         return told
     finally:
         ledger.close()
 
 
-def _hidden_runs(path: Path, state: folders.State, priced: Priced, ledger: Ledger) -> tuple[Path, int]:
-    """Runs what was drawn, keeps the best alone, and says where it is and which candidate it was.
-    Raises: TrainingDiverged where there is none, which is told for the search's charge as a model would be."""
-    while state.done < len(state.picks):
-        number = state.done + 1
-        candidate = state.picks[number - 1]
-        rank = _ran(folders.place(path, state, number), priced.runs[candidate], trial_id=state.draw(number))
-        state = state.after(rank)
-        folders.write(path, state)
-        folders.forget_losers(path, state)
-    if state.best is None:
-        folders.release(ledger, folders.NO_MODEL, state)
-        folders.forget(path)
-        raise TrainingDiverged(NO_BEST)
-    return folders.place(path, state, state.best), state.picks[state.best - 1]
-
-
-def _seen_runs(folder: Folder, priced: Priced, ledger: Ledger) -> tuple[Path, int]:
+def _best_run(folder: Folder, priced: Priced, ledger: Ledger) -> tuple[Path, Candidate]:
     """Runs the candidates in turn, and says where the best is and which candidate it was."""
     ranks: list[tuple[tuple[float, str], Path, int]] = []
     for number in range(1, priced.count + 1):
-        which, place = (number - 1) % len(priced.runs), folders.run_place(folder.path, number)
-        begun = partial(folders.begin_seen, folder.path, number, ledger)
+        which, place = (number - 1) % len(priced.runs), run_place(folder.path, number)
+        begun = partial(_begun_run, folder.path, number, ledger)
         rank = _ran(place, priced.runs[which], trial_id=f"{folder.run}:{number}", begun=begun)
         ranks += [(rank, place, which)] if rank else []
     if not ranks:
         raise TrainingDiverged(NO_BEST)
-    return max(ranks)[1:]
+    _, place, which = max(ranks)
+    return place, priced.runs[which]
 
 
 def _ran(
-    place: Path, candidate: Candidate, *, trial_id: str, begun: Callable[[Parts], None] = lambda parts: None
+    place: Path, candidate: Candidate, *, trial_id: str, begun: Callable[[Parts], None]
 ) -> tuple[float, str] | None:
     """Runs, or goes on with, one run; its place in the order by which the best is chosen, or None where it has no score: it
     diverged, or its metric cannot be told of the model.
     `begun` is told when its folder and ledger are there, before it releases anything.
-    Guarantee: the order is total, and a function of what would be released: the score, then a hash of the model. Nothing that a
-    model does after the search is paid for ends the search: what has no score ranks below everything."""
-    if not (place / folders.SUMMARY).exists():
+    Guarantee: the order is total, and a function of what is released: the score, then a hash of the model."""
+    if not (place / SUMMARY).exists():
         try:
             again, said = (place / "experiment.toml").exists(), {"page": False, "trial_id": trial_id}
             history = run(candidate.experiment, out=place, resume=again, ready=lambda parts, _: begun(parts), **said)
@@ -251,7 +188,7 @@ def _ran(
             return None
         if history.ledger:
             history.ledger.close()
-    score = score_of(candidate.experiment, json.loads((place / folders.SUMMARY).read_text("utf-8")))
+    score = score_of(candidate.experiment, json.loads((place / SUMMARY).read_text("utf-8")))
     return None if score is None else (score, _hash(place, candidate))
 
 
@@ -283,57 +220,136 @@ def promised(parts: Parts, priced: Priced, assumes: Iterable[str]) -> Guarantee:
     """The statement of a search before anything is spent; `assumes` is what the promises of single candidates rest on."""
     blank = parts.promise
     said = [SEARCHED if one in PUBLIC else one for one in dict.fromkeys((*blank.assumes, *assumes))]
-    if not priced.hidden:
-        seen = f"{priced.count} runs, all of which are seen, with {blank.sampler}"
-        return replace(blank, sampler=seen, assumes=tuple(said))
-    by, runs = metrics.words(headline(parts.experiment)), priced.events[""].runs  # pyright: ignore[reportAttributeAccessIssue]
-    rates = sorted({rate_and_multiplier(event)[0] for event, _ in runs})
-    rate = " to ".join(f"{end:.4g}" for end in dict.fromkeys((rates[0], rates[-1])))
-    best = (
-        f"the best, by {by} on public rows, of a secret number of runs ({priced.repetitions.words()}), each of a candidate"
-        f" drawn at random from {len(priced.runs)}, with Poisson cohorts, each of {len(parts.population)} clients with"
-        f" probability {rate} in every round"
-    )
-    return replace(blank, adversary=BEST_ALONE, sampler=best, assumes=(*said, DELETED), randomness=KEYED)
+    seen = f"{priced.count} runs, all of which are seen, with {blank.sampler}"
+    return replace(blank, sampler=seen, assumes=tuple(said))
 
 
 def prices(priced: Priced, unit: str) -> list[str]:
-    """What a search costs beside what it would cost otherwise, a line each: both numbers, and which of them is charged."""
+    """What a run and the whole search cost, a line each."""
     at = f"at delta = {shown_delta(priced.delta)}"
-    best = "has no price here" if priced.best is None else f"costs epsilon {shown(priced.best)}"
     whose = f", to whom of {len(priced.events)} clients it costs most" if len(priced.events) > 1 else ""
-    lines = [
-        f"One run costs epsilon {shown(priced.one)} per {unit} {at}{whose}.",
-        f"The best of about {priced.count} runs, where nothing else is seen, {best}.",
-        f"{priced.count} runs that are all seen cost epsilon {shown(priced.composed)}.",
-    ]
-    if priced.hidden:
-        dearer = priced.best is not None and priced.best > priced.composed
-        # what is charged there also counts the rounds that may be lost and repeated, so that only its own price is sure
-        cheaper = "That is more than all seen: `--losers seen` may be cheaper here (`--price` says it)."
-        charged = f"Charged: {shown(priced.epsilon)}, before the first run. How many runs there are stays secret."
-        return [*lines, *[cheaper] * dearer, charged]
-    asked, needed = "as asked, all of them may be seen", "somebody whom the promise is against sees every run"
-    why = asked if ALL in priced.events else needed
     each = "; every client pays by its own budget" if whose else ""
-    return [*lines, f"Charged: {shown(priced.epsilon)}, composed, before the first run: {why}{each}."]
+    return [
+        f"One run costs epsilon {shown(priced.one)} per {unit} {at}{whose}.",
+        f"{priced.count} runs, all of which are seen, cost epsilon {shown(priced.epsilon)}.",
+        f"Charged: {shown(priced.epsilon)}, before the first run{each}.",
+    ]
 
 
 def summary(found: dict[str, Any], *, settings: dict[str, Any], priced: Priced, guarantee: Guarantee) -> dict[str, Any]:
-    """What is published of the best run (`found` is its own summary): no times, no traffic, no number of runs."""
-    answered = () if priced.hidden else ("at_clients",)  # the answers that chose it, paid for where all runs are
-    kept = {key: found[key] for key in (*COPIED, *answered, f"test_{found['metric']}") if key in found}
+    """What is published of the best run (`found` is its own summary): no times and no traffic."""
+    kept = {key: found[key] for key in (*COPIED, f"test_{found['metric']}") if key in found}
     return kept | {
         "settings": settings,
-        "search": {
-            "candidates": len(priced.runs),
-            "runs": priced.repetitions.words() if priced.hidden else priced.count,
-            "epsilon_of_one_run": priced.one,
-            "epsilon_of_the_best": priced.best,
-            "epsilon_composed": priced.composed,
-            "charged": "best" if priced.hidden else "composed",
-        },
+        "search": {"candidates": len(priced.runs), "runs": priced.count, "epsilon_of_one_run": priced.one},
         "guarantee": guarantee.record(),
         "sentence": sentence(guarantee).replace("spent in this run", "spent in this search"),
         "version": tacit.__version__,
     }
+
+
+# The folder.
+
+
+def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
+    """Raises RunExists for a folder that is in use, or BadInput if there is nothing to resume."""
+    if resume and force:
+        raise BadInput("--resume goes on with a search and --force starts a new one: use one of them.")
+    if resume and not (path / ASKED).exists():
+        raise BadInput(f"There is no search to resume in {path}.")
+    if any((path / name).exists() for name in HELD) and not resume and not force:
+        raise RunExists(f"{path} is in use: --resume a search, set it aside with --force, or choose another --out.")
+
+
+def asked(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
+    """What the search in a folder was asked for: settings, what varies, and `runs`. Raises BadInput."""
+    if not (path / ASKED).exists():
+        raise BadInput(f"There is no search to resume in {path}.")
+    with suppress(tomllib.TOMLDecodeError, KeyError, OSError, TypeError, ValueError):
+        known = tomllib.loads((path / ASKED).read_text("utf-8"))
+        base = tomllib.loads((path / BASE).read_text("utf-8"))
+        return base, dict(known["vary"]), {"runs": int(known["runs"])}
+    raise BadInput(f"{path / ASKED} or {BASE} is damaged: start again with --force, which keeps the old files.")
+
+
+def _begin(
+    path: Path,
+    lock: int,
+    values: Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    runs: int,
+    before: Before,
+) -> Folder:
+    """Writes down what was asked, once, and names the search for its ledger; of one that goes on, looks that nothing else is asked.
+    Raises: BadInput where a search would go on with other settings, or nobody knows its name any more."""
+    texts = {BASE: dumps(dict(values)), ASKED: dumps({"runs": runs, "vary": dict(vary)})}
+    ledger = values.get("privacy", {}).get("ledger")
+    if not (path / ASKED).exists():
+        way = os.path.relpath(ledger, path) if ledger else "ledger.db"
+        noted = {"before": before.record()} if before.runs else {}
+        store.write(path / SEARCH, json.dumps({"run": uuid.uuid4().hex, "ledger": way, **noted}).encode())
+        for name, text in texts.items():  # what was asked comes last: with it there is a search
+            store.write(path / name, text.encode())
+    elif any((path / name).read_text("utf-8") != text for name, text in texts.items()):
+        raise BadInput(f"The search in {path} has other settings: resume it as it was, or choose another --out.")
+    try:
+        name = str(json.loads((path / SEARCH).read_text("utf-8"))["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BadInput(f"{path / SEARCH} is missing or damaged: it says which charge is this search's.") from None
+    return Folder(path, name, lock)
+
+
+def finished(path: Path) -> dict[str, Any] | None:
+    """What the search in a folder found, where it has ended. Raises BadInput for a damaged file."""
+    file = path / BEST / SUMMARY
+    if not file.exists():
+        return None
+    try:
+        return dict(json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise BadInput(f"{file} is damaged.") from None
+
+
+def run_place(path: Path, number: int) -> Path:
+    """The folder of a run that is seen. Raises LedgerError where it had begun and is gone: it would be released again."""
+    place = path / RUNS / f"{number:03d}"
+    if number in _begun(path) and not (place / "run.json").exists():
+        raise LedgerError(
+            f"{place} is gone, and what it released was paid for once: put it back, or start another search; nothing was released."
+        )
+    return place
+
+
+def _begun(path: Path) -> dict[int, list[str]]:
+    try:
+        found = json.loads((path / BEGUN).read_text("utf-8"))
+        return {int(number): [str(name) for name in names] for number, names in found.items()}
+    except FileNotFoundError:
+        if (path / RUNS).exists():
+            raise LedgerError(f"{path / BEGUN} is gone: it says which runs were released, so put it back.") from None
+        store.write(path / BEGUN, b"{}")  # before there are any runs
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise LedgerError(f"{path / BEGUN} is damaged: it says which runs were released, so restore it.") from None
+
+
+def _publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
+    """Makes `best` of a run's folder, whole or not at all."""
+    made = path / f".{BEST}.new"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    for name in PUBLISHED:
+        store.write(made / name, (run / name).read_bytes())
+    store.write(made / SUMMARY, json.dumps(summary, indent=2).encode())
+    made.rename(path / BEST)
+
+
+def _begun_run(path: Path, number: int, ledger: Ledger, parts: Parts) -> None:
+    """Notes that a run may release from now on; in the ledger too where its noise will not come again.
+    Raises: LedgerError where another folder had this start; then nothing may be released."""
+    begun = {str(one): names for one, names in _begun(path).items()}
+    known = [*begun.get(str(number), []), *([parts.nonce] if parts.nonce else [])]
+    store.write(path / BEGUN, json.dumps(begun | {str(number): known}).encode())
+    for place, start in enumerate(known):  # those before too: a folder that made some up is not the one that had them
+        ledger.release(f"run {number}, start {place}", start)
