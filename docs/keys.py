@@ -69,15 +69,17 @@ def own_keys(section: type[Section]) -> list[str]:
 
 
 def comments(thing: Any) -> Words:
-    """The comments behind a class's fields or a function's parameters."""
+    """The comments behind a class's fields or a function's parameters, or above them on a line of their own."""
     source = textwrap.dedent(inspect.getsource(thing))
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    alone = {number for number, line in enumerate(source.splitlines(), 1) if line.lstrip().startswith("#")}
     known = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
     said: Words = {}
     for node in ast.walk(ast.parse(source).body[0]):
         name = node.arg if isinstance(node, ast.arg) else getattr(getattr(node, "target", None), "id", None)
         if name and isinstance(node, ast.arg | ast.AnnAssign):
-            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            first = node.lineno - (node.lineno - 1 in alone)
+            lines = range(first, (node.end_lineno or node.lineno) + 1)
             said.setdefault(name, "; ".join(known[line] for line in lines if line in known))
     return said
 

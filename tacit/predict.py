@@ -14,8 +14,7 @@ from torch import nn
 
 from tacit import wire
 from tacit.data import encoder as encoder_file
-from tacit.data.columns import Column, Encoded, encode
-from tacit.data.encoder import Encoder
+from tacit.data.encoder import Column, Encoded, Encoder, encode
 from tacit.data.features import Cells, Table, refuse_absent
 from tacit.engine.assemble import model_of
 from tacit.engine.evaluate import CHUNK

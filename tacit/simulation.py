@@ -15,7 +15,7 @@ from torch import nn
 
 from tacit import plugin, store
 from tacit.algorithms import Rule
-from tacit.data.columns import Number
+from tacit.data.encoder import Number
 from tacit.data.given import Dataset
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build, written

@@ -31,7 +31,7 @@ def test_every_option_of_every_part_is_on_the_page_of_keys_with_a_meaning():
         assert [option for option, _, _, meaning in rows if not meaning] == [], name
         assert tables.get(f'### `{table}.{key} = "{name}"`', []) == [option for option, *_ in rows], name
     assert {"horizon", "caution"} == set(tables['### `aggregate.rule = "random-effects"`'])
-    assert {"wide", "indicators", "client_column"} < set(tables['### `data.name = "csv"`'])
+    assert {"numeric", "missing", "client_column"} < set(tables['### `data.name = "csv"`'])
     for name in plugin.names(keys.ATTACKS):
         rows = keys.options(keys.ATTACKS, name, ())
         assert [option for option, _, _, meaning in rows if not meaning] == [], name

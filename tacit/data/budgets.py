@@ -1,13 +1,10 @@
 """The epsilon of each client: one number, a list, a table by name, a file, or a distribution by name.
 
-The distributions are those of Liu, Lou, Xiong, Liu, Meng, "Projected Federated Averaging with Heterogeneous
-Differential Privacy", PVLDB 15(4), 2021. A draw that is not above zero is drawn again, and in a mixture at least one
-client comes from the component with the largest mean (a "public" client). An epsilon is public: it is known to the
-server.
-"""
+The distributions are those of Liu et al., "Projected Federated Averaging with Heterogeneous Differential Privacy", PVLDB 15(4),
+2021. A draw that is not above zero is drawn again, and in a mixture at least one client comes from the component with the largest
+mean (a "public" client). An epsilon is public: it is known to the server."""
 
 import csv
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +29,7 @@ NAMED_AT_MOST = 5  # names listed in a refusal
 def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequence[str] | None = None) -> np.ndarray:
     """The epsilon of each client. `inf` says that a client sets no limit.
 
-    A file is `{"file": path}`: csv with the columns client and epsilon, or a json mapping from client to epsilon.
+    A file is `{"file": path}`: csv with the columns client and epsilon.
     Raises: BadInput or BadData naming the client whose epsilon is missing, unknown or not above zero.
 
     >>> budgets("mixgauss1", clients=3, rng=np.random.default_rng(0)).round(1).tolist()
@@ -45,7 +42,7 @@ def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequen
         return draw(spec, clients=clients, rng=rng)
     if isinstance(spec, Mapping):
         from_file = set(spec) == {"file"} and isinstance(spec["file"], str)
-        pairs = _pairs(Path(str(spec["file"])).expanduser()) if from_file else list(spec.items())
+        pairs = _csv_pairs(Path(str(spec["file"])).expanduser()) if from_file else list(spec.items())
         return _checked(_by_client(pairs, names, where=str(spec["file"]) if from_file else "privacy.epsilon"), names)
     if isinstance(spec, int | float | np.number):
         return np.full(clients, _checked([spec], ["every client"])[0])
@@ -61,20 +58,16 @@ def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequen
 def draw(name: str, *, clients: int, rng: np.random.Generator) -> np.ndarray:
     """Epsilons from a distribution by name, all above zero."""
     if name in MIXTURES:
-        return _mixture(MIXTURES[name], clients=clients, rng=rng)
+        share, mean, deviation = np.array(MIXTURES[name]).T
+        chosen = rng.choice(len(share), clients, p=share)
+        while not (chosen == len(share) - 1).any():
+            chosen = rng.choice(len(share), clients, p=share)
+        return _above_zero(lambda where: rng.normal(mean[chosen[where]], deviation[chosen[where]]), clients)
     if name == "uniform":
         return rng.uniform(1, 10, clients)
     if name == "pareto":
         return 0.5 * (1 + rng.pareto(1, clients))  # x_m = 0.5, alpha = 1; NumPy draws the Lomax form
     return _above_zero(lambda where: rng.normal(3, 1, len(where)), clients)
-
-
-def _mixture(components: Sequence[tuple[float, float, float]], *, clients: int, rng: np.random.Generator) -> np.ndarray:
-    share, mean, deviation = np.array(components).T
-    chosen = rng.choice(len(components), clients, p=share)
-    while not (chosen == len(components) - 1).any():
-        chosen = rng.choice(len(components), clients, p=share)
-    return _above_zero(lambda where: rng.normal(mean[chosen[where]], deviation[chosen[where]]), clients)
 
 
 def _above_zero(sample: Callable[[np.ndarray], np.ndarray], clients: int) -> np.ndarray:
@@ -93,14 +86,6 @@ def _checked(values: Sequence[object], names: Sequence[str]) -> np.ndarray:
     return np.array(values, dtype=np.float64)
 
 
-def _pairs(path: Path) -> list[tuple[str, object]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadData(f"The budgets file {path} cannot be read ({error}): correct epsilon.file.") from error
-    return _json_pairs(path, text) if path.suffix.lower() == ".json" else _csv_pairs(path, text)
-
-
 def _by_client(pairs: Sequence[tuple[str, object]], names: Sequence[str], *, where: str) -> list[object]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -111,24 +96,18 @@ def _by_client(pairs: Sequence[tuple[str, object]], names: Sequence[str], *, whe
     if unknown := sorted(set(found).difference(names)):
         few = f" ({', '.join(names)})" if len(names) <= NAMED_AT_MOST else ""
         raise BadData(
-            f"{where} names {_some(unknown)}, not among the clients of this data{few}: remove or rename {_them(unknown)}."
+            f"{where} names {_some(unknown)}, not among the clients of this data{few}: remove or rename that."
         )
     if absent := [name for name in names if name not in found]:
-        raise BadData(f"{where} gives no epsilon for {_some(absent)}: add {_them(absent)}.")
+        raise BadData(f"{where} gives no epsilon for {_some(absent)}: add it.")
     return [found[name] for name in names]
 
 
-def _json_pairs(path: Path, text: str) -> list[tuple[str, object]]:
+def _csv_pairs(path: Path) -> list[tuple[str, object]]:
     try:
-        pairs = json.loads(text, object_pairs_hook=list)
-    except json.JSONDecodeError as error:
-        raise BadData(f"{path} is not json ({error}): correct it.") from error
-    if not text.lstrip().startswith("{"):
-        raise BadData(f'{path} is not a json mapping: expected {{"client-0": 1.0, ...}}.')
-    return [(name, math.inf if value in ("inf", "Infinity") else value) for name, value in pairs]
-
-
-def _csv_pairs(path: Path, text: str) -> list[tuple[str, object]]:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadData(f"The budgets file {path} cannot be read ({error}): correct epsilon.file.") from error
     rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
     if not rows or rows[0] != ["client", "epsilon"]:
         raise BadData(
@@ -143,10 +122,6 @@ def _csv_pairs(path: Path, text: str) -> list[tuple[str, object]]:
         except ValueError:
             raise BadData(f"{path}, line {line}: expected a client and a number, got {','.join(row)!r}.") from None
     return pairs
-
-
-def _them(names: Sequence[str]) -> str:
-    return "them" if len(names) > 1 else "it"
 
 
 def _some(names: Sequence[str]) -> str:

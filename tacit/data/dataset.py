@@ -1,13 +1,17 @@
-"""A data set in memory, checked once, whatever file it came from."""
+"""A data set in memory, checked once, whatever it came from; and the table of features, targets and clients that it is made of."""
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 
+from tacit.data import names
 from tacit.data.encoder import Encoder
-from tacit.errors import BadData
+from tacit.data.population import coins, coins_of
+from tacit.errors import BadData, BadInput
 
 IGNORED = -100  # torch's word for a target that counts nothing
 PART = 1 << 14  # rows looked at together
@@ -17,11 +21,8 @@ PART = 1 << 14  # rows looked at together
 class Dataset:
     """Training and test rows (perhaps none), with the client each training row belongs to where the source names clients.
 
-    `y` holds classes (whole numbers) or numbers (floats), one or a row of them per example.
-
-    Guarantee: every feature is finite, every class is in 0..classes-1, every number finite, and rows, targets and clients have
-    equal lengths.
-    Raises: BadData.
+    `y` holds classes (whole numbers) or numbers (floats), one or a row of them per example. Guarantee: every feature and number is
+    finite, every class is in 0..classes-1, and rows, targets and clients have equal lengths. Raises: BadData.
 
     >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
     >>> Dataset(name="tiny", x=x, y=y, test_x=x, test_y=y, class_names=("no", "yes")).classes
@@ -37,9 +38,7 @@ class Dataset:
     client: np.ndarray | None = field(default=None, repr=False)
     client_names: tuple[str, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
-    encoder: Encoder | None = field(
-        default=None, repr=False
-    )  # how raw rows became these; None: they are taken as they are
+    encoder: Encoder | None = field(default=None, repr=False)  # how raw rows became these; None: taken as they are
     unprotected: int = 0  # how many test rows are the clients' own, held out of training: no epsilon is about these
     mapped: bool = False  # the training rows lie in a file, client by client, and are not copied into memory
 
@@ -49,7 +48,16 @@ class Dataset:
                 raise BadData(
                     f"Expected {self.name} to hold {part} rows with one label each, got {len(x)} and {len(y)}."
                 )
-            self._refuse_targets(part, y)
+            if y.is_floating_point():
+                where = f"the targets of {self.name}'s {part} data"
+                refuse_not_finite(y.reshape(len(y), y.shape[1:].numel()), where=where)
+                continue
+            low = IGNORED if y.dim() > 1 else 0  # rows of tokens are filled up with what counts nothing
+            odd = (y < 0) & (y != low) | (y >= self.classes)
+            if odd.any():
+                raise BadData(
+                    f"Expected every {part} label of {self.name} in 0..{self.classes - 1}, got {int(y[odd].max())}."
+                )
         if self.x.shape[1:] != self.test_x.shape[1:]:
             shapes = f"{list(self.x.shape[1:])} and {list(self.test_x.shape[1:])}"
             raise BadData(f"Expected training and test rows of {self.name} to have one shape, got {shapes}.")
@@ -57,28 +65,11 @@ class Dataset:
             raise BadData(f"Expected one client per row of {self.name}, got {len(self.client)} for {len(self.y)}.")
         refuse_not_finite(self.x, where=f"{self.name} training data", client=self.client, names=self.client_names)
         refuse_not_finite(self.test_x, where=f"{self.name} test data")
-
         if self.y.shape[1:] != self.test_y.shape[1:] or self.y.dtype != self.test_y.dtype:
             raise BadData(f"Expected training and test targets of {self.name} to be of one kind and shape.")
 
-    def _refuse_targets(self, part: str, y: torch.Tensor) -> None:
-        if y.is_floating_point():
-            refuse_not_finite(y.reshape(len(y), y.shape[1:].numel()), where=f"the targets of {self.name}'s {part} data")
-            return
-        low = IGNORED if y.dim() > 1 else 0  # rows of tokens are filled up with what counts nothing
-        odd = (y < 0) & (y != low) | (y >= self.classes)
-        if odd.any():
-            raise BadData(
-                f"Expected every {part} label of {self.name} in 0..{self.classes - 1}, got {int(y[odd].max())}."
-            )
-
     def noting(self, *words: str) -> "Dataset":
-        """The same rows with more notes. The rows are not looked at again: they were when they came.
-
-        >>> rows = Dataset("t", torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, 1), torch.zeros(2), ())
-        >>> rows.noting() is rows, rows.noting("a", "b").notes
-        (True, ('a', 'b'))
-        """
+        """The same rows with more notes; rows that were checked are not checked again."""
         if not words:
             return self
         noted = copy.copy(self)
@@ -102,11 +93,7 @@ class Dataset:
 
     @property
     def targets(self) -> str:
-        """What the targets are, in a few words.
-
-        >>> Dataset("t", torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, 1), torch.zeros(2), ()).targets
-        'numbers'
-        """
+        """What the targets are, in a few words: "10 classes", "numbers in rows of 3"."""
         each = f" in rows of {self.y.shape[1]}" if self.y.dim() > 1 else ""
         return f"numbers{each}" if self.y.is_floating_point() else f"{self.classes} classes{each}"
 
@@ -132,3 +119,288 @@ def refuse_not_finite(
     row = broken[0] * PART + int(torch.isfinite(part.flatten(1)).all(1).logical_not().nonzero()[0])
     of = "" if client is None or names is None else f" of client {names[client[row]]!r}"
     raise BadData(f"Row {row}{of} in {where} holds NaN or infinity (rows count from 0): correct it or leave it out.")
+
+
+# Rows that came from a file or from a program, as one table.
+
+NO_TEST_ROWS = "there are no public test rows: how good the model is in each round is not known"
+PAIRS = "Expected a list of (x, y), one pair per client, or x and y, one label per row"
+OTHERWISE = {  # what to do where coins hold out too much, by the key that says their share
+    "data.test_share": "clients this small need public test rows in data.test_path (or choose another share or data seed)",
+    "test_share": "choose another share or test_seed, or pass test rows",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features, targets (as they were said, class indices, or numbers), and whose row each is where somebody said so."""
+
+    x: torch.Tensor = field(repr=False)
+    y: np.ndarray = field(repr=False)
+    clients: names.Coded | None = field(default=None, repr=False)
+    mapped: bool = False  # whether the rows lie in a file, client by client
+    marks: Sequence[bytes] | None = None  # of each row as it was written, where a later answer may scale it
+
+
+def dataset(
+    name: str,
+    rows: Table,
+    test: Table | None,
+    *,
+    class_names: tuple[str, ...],
+    share: float,
+    seed: int,
+    notes: Sequence[str] = (),
+    encoder: Encoder | None = None,
+    key: str = "data.test_share",
+) -> Dataset:
+    """The data set of rows with coded targets; without test rows about a share of the rows becomes the test set, or none.
+
+    Raises: BadData, BadInput.
+    """
+
+    def targets(y: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(y.astype(np.float32 if y.dtype.kind == "f" else np.int64, copy=False))
+
+    client_names, client = rows.clients or (None, None)
+    x, y, unprotected = rows.x, targets(rows.y), 0
+    if test is not None:
+        test_x, test_y = test.x, targets(test.y)
+    elif share == 0:
+        test_x, test_y, notes = x[:0], y[:0], (*notes, NO_TEST_ROWS)
+    else:
+        if rows.mapped:
+            raise BadInput("Rows that stay in a file are not divided: pass test=(x, y) in the place of test_share.")
+        held = hold_out(x, y, rows.clients, share=share, seed=seed, marks=rows.marks, key=key)
+        test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
+        client = None if client is None else client[~held]
+        unprotected = int(held.sum())
+        notes = (*notes, f"held out {unprotected} of the clients' rows as the test set: these are not protected")
+    whose = {"client": client, "client_names": client_names, "mapped": rows.mapped}
+    more = {"notes": tuple(notes), "encoder": encoder, "unprotected": unprotected}
+    return Dataset(name, x, y, test_x, test_y, class_names, **whose, **more)
+
+
+def hold_out(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    clients: names.Coded | None,
+    *,
+    share: float,
+    seed: int,
+    marks: Sequence[bytes] | None = None,
+    key: str = "data.test_share",
+) -> np.ndarray:
+    """Marks about `share` of the rows for the test set: a coin for each, keyed by the seed and by nothing but the row itself.
+
+    Guarantee: a row that comes or goes moves no other one between training and test, so that what an epsilon says about one row
+    of the training set it says about one row of the file. Raises: BadData where no row is held out, or all of a client's are.
+    """
+    held = coins(x, y, share=share, seed=seed) if marks is None else coins_of(marks, share=share, seed=seed)
+    called, owner = clients or (("",), np.zeros(len(held), np.int64))
+    kept = np.bincount(owner[~held], minlength=len(called))
+    if held.any() and kept.all():
+        return held
+    alone = called[int(np.argmin(kept))]
+    who = "no row" if not held.any() else f"every row of client {alone!r}" if clients else "every row"
+    raise BadData(f"The coins of {key} = {share:g} hold out {who}: {OTHERWISE[key]}.")
+
+
+def with_classes(
+    tables: Sequence[Table], classes: names.Classes | None, *, places: Sequence[str], key: str
+) -> tuple[list[Table], tuple[str, ...], tuple[str, ...]]:
+    """The tables with class indices for labels, the class names, and a note where they were not declared; numbers stay numbers.
+
+    Raises BadData for a label that `key` does not declare, by the place of its table.
+    """
+    if classes == names.NUMBERS:
+        return list(tables), (), ()
+    found, notes = names.classes(classes, [names.coded(one.y) for one in tables])
+    each = zip(tables, places, strict=False)
+    return [replace(one, y=_class_indices(one.y, found, where=place, key=key)) for one, place in each], found, notes
+
+
+def _class_indices(labels: np.ndarray, class_names: tuple[str, ...], *, where: str, key: str) -> np.ndarray:
+    known, codes = names.coded(labels)
+    positions = labels.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
+    code_of = {str(code) if positions else name: code for code, name in enumerate(class_names)}
+    for code, name in enumerate(known):
+        if name not in code_of:
+            row = int(np.argmax(codes == code))
+            raise BadData(
+                f"{where} has the label {name!r} in row {row}, which {key} does not declare: correct it or declare it.",
+                cell=name,
+            )
+    return np.array([code_of[name] for name in known], np.int64)[codes]
+
+
+# Arrays, checked: from an .npz file, or as a program hands them over.
+
+
+def features(
+    x: np.ndarray, *, where: str, divide_by: float = 1.0, clients: names.Coded | None = None, tokens: bool = False
+) -> torch.Tensor:
+    """Features as finite float32; `tokens` that are whole numbers stay such. Raises BadData."""
+    if x.dtype.kind not in "fiub" or x.ndim < 2:
+        raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
+    if tokens and x.dtype.kind in "iu":
+        return torch.from_numpy(x.astype(np.int64))
+    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite and is refused below, by its row
+        out = torch.from_numpy(x.astype(np.float32, copy=False))
+        out = out if divide_by == 1 else out / divide_by
+    refuse_not_finite(out, where=where, client=clients[1] if clients else None, names=clients[0] if clients else None)
+    return out
+
+
+def numbers(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
+    """Targets as float32, one or a row of them for each example; Dataset refuses what is not finite. Raises BadData."""
+    if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or len(y) != rows:
+        raise BadData(
+            f"Expected {where} to be {rows} numbers or rows of numbers, got {y.dtype} of shape {list(y.shape)}."
+        )
+    with np.errstate(over="ignore"):
+        return y.astype(np.float32)
+
+
+def one_label_each(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
+    """Labels as a vector of integers or texts, one for each row. Raises BadData."""
+    if y.dtype.kind not in "iubU" or y.shape != (rows,):
+        raise BadData(f"Expected {where} to be {rows} integers or texts, got {y.dtype} of shape {list(y.shape)}.")
+    return y.astype(np.int64) if y.dtype.kind == "b" else y
+
+
+def client_codes(client: np.ndarray, *, where: str, rows: int) -> names.Coded:
+    """The client of each row by name. Raises BadData."""
+    if client.dtype.kind not in "iuU" or client.shape != (rows,):
+        found = f"{client.dtype} of shape {list(client.shape)}"
+        raise BadData(f"Expected {where} to be {rows} integers or texts, got {found}.")
+    return names.merged([names.coded(client)])
+
+
+# What a program hands over: arrays, tensors, lists, a pair for each client. Everything is copied.
+
+
+def table(x: Any, y: Any, clients: Any = None, *, of: str = "", numeric: bool = False) -> Table:
+    """One table, of rows with their labels (`numeric`: numbers), or of a pair for each client. Raises BadInput, BadData.
+
+    `clients` names the client of each row, or of each pair; `of` says whose rows they are where something is wrong.
+    """
+    if isinstance(x, Table):
+        return x
+    if y is None:
+        return _pairs(x, clients, numeric=numeric)
+    rows = _rows(x, y, of=of, numeric=numeric)
+    if clients is None:
+        return rows
+    whose = _array(clients, where="clients")
+    whose = _texts(whose, where="clients") if whose.dtype.kind == "O" else whose
+    return replace(rows, clients=client_codes(whose, where="clients", rows=len(rows.x)))
+
+
+def test_table(test: Any, *, numeric: bool) -> Table:
+    """The test rows, as one pair. Raises BadInput, BadData."""
+    if not isinstance(test, Sequence) or isinstance(test, str) or len(test) != 2:
+        raise BadInput(
+            f"Expected test to be a pair (x, y) of public rows and their labels, got a {type(test).__name__}."
+        )
+    return table(*test, of=" of test", numeric=numeric)
+
+
+def _array(value: Any, *, where: str) -> np.ndarray:
+    if hasattr(value, "iloc") and getattr(value, "ndim", 1) != 1:
+        raise BadData(f"{where} is a DataFrame: tacit.Dataset.from_pandas(df, label=...) takes it with its columns.")
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            raise BadData(f"{where} is a sparse tensor: call to_dense() on it.")
+        value = value.detach().cpu()
+        return (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise BadData(f"{where} cannot be made an array ({why}): every row needs the same shape.") from None
+
+
+def _texts(values: np.ndarray, *, where: str) -> np.ndarray:
+    found = values.reshape(-1).tolist()
+    for row, value in enumerate(found):
+        if not isinstance(value, str | int | np.integer) or value == "":
+            raise BadData(
+                f"Row {row} of {where} says {value!r} (rows count from 0): expected a text or an integer in every row."
+            )
+    return np.array([str(value) for value in found], dtype=str).reshape(values.shape)
+
+
+def _rows(x: Any, y: Any, *, of: str, numeric: bool = False) -> Table:
+    given = _array(x, where=f"x{of}")
+    with np.errstate(over="ignore"):  # infinite values are refused by their row
+        own = given.astype(np.float32) if given.dtype.kind in "fiub" else given
+    rows = features(own, where=f"x{of}")
+    if not len(rows):
+        raise BadData(f"x{of} has no rows: pass some, or leave it out.")
+    read = numbers if numeric else _labels
+    return Table(rows, read(_array(y, where=f"y{of}"), where=f"y{of}", rows=len(rows)))
+
+
+def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
+    if y.dtype.kind == "O":
+        y = _texts(y, where=where)
+    elif y.dtype.kind == "f":
+        broken = np.flatnonzero(~(np.isfinite(y) & (y == np.floor(y))).reshape(-1))
+        if len(broken):
+            value = float(y.reshape(-1)[broken[0]])
+            raise BadData(
+                f"Row {int(broken[0])} of {where} holds {value!r} (rows count from 0), which is no label: expected the integers"
+                " or the texts that `classes` declares.",
+                cell=str(value),
+            )
+        y = y.astype(np.int64)
+    return one_label_each(y, where=where, rows=rows)
+
+
+def _pairs(parts: Any, given: Any, *, numeric: bool) -> Table:
+    if isinstance(parts, Mapping):
+        if given is not None:
+            raise BadInput("The clients have their names in the dict already: leave out clients=.")
+        given, parts = list(parts), list(parts.values())
+    if not isinstance(parts, Sequence) or isinstance(parts, str):
+        raise BadInput(f"{PAIRS}; got a {type(parts).__name__} alone.")
+    if not parts:
+        raise BadInput(f"{PAIRS}; got no clients.")
+    called = distinct(given, count=len(parts))
+    tables = list[Table]()
+    for name, pair in zip(called, parts, strict=True):
+        tables.append(rows_of_client(pair, name, tables[0] if tables else None, called[0], numeric=numeric))
+    owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(one.y) for one in tables])
+    return Table(torch.cat([one.x for one in tables]), np.concatenate([one.y for one in tables]), (called, owner))
+
+
+def rows_of_client(pair: Any, name: str, first: Table | None, other: str, *, numeric: bool = False) -> Table:
+    """The rows and labels of one client, like those of the first, which is called `other`. Raises BadInput, BadData."""
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise BadInput(f"{PAIRS}; what stands for client {name!r} is a {type(pair).__name__}.")
+    now = _rows(*pair, of=f" of client {name!r}", numeric=numeric)
+    one, two = (list(rows.x.shape[1:]) for rows in (first or now, now))
+    if one != two:
+        raise BadData(
+            f"Client {other!r} has rows of shape {one} and client {name!r} of shape {two}: all need the same features."
+        )
+    if first and first.y.shape[1:] != now.y.shape[1:]:
+        raise BadData(
+            f"Client {other!r} and client {name!r} have another number of targets for each row: all need the same."
+        )
+    if first and (first.y.dtype.kind == "U") != (now.y.dtype.kind == "U"):
+        raise BadData(
+            f"The labels of client {other!r} and client {name!r} are texts with one and integers with the other."
+        )
+    return now
+
+
+def distinct(given: Any, *, count: int) -> tuple[str, ...]:
+    """The names of so many clients. Raises BadInput where one is missing or stands for two."""
+    if given is None:
+        return tuple(f"client-{index}" for index in range(count))
+    called = tuple(str(name) for name in given)
+    if len(called) != count or len(set(called)) < count:
+        raise BadInput(f"Expected clients to be {count} different names, one for each pair, got {list(called)[:20]}.")
+    return called

@@ -4,7 +4,7 @@ import contextlib
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,30 +53,24 @@ NAMES_FIRST = Heading()
 def tables(
     path: Path, wanted: Sequence[str], *, ignored: Sequence[str | None] | None = (), heading: Heading = NAMES_FIRST
 ) -> Iterator[Table]:
-    """The rows of a file as text, block by block; `ignored = None` passes over every column that is not wanted.
-
-    Raises: BadData for a row or a first line of another shape.
-    """
+    """The rows of a file as text, block by block; `ignored = None` passes over every column that is not wanted. Raises: BadData."""
     with _opened(path) as reader:
         head, first = _first_line(reader, path, heading)
         refuse_absent(path, wanted, head)
         extra = [column for column in head if ignored is not None and column not in wanted and column not in ignored]
         if extra:
             raise BadData(
-                f"{path} has a column {extra[0]!r} that is no feature of this experiment: remove it or name it in data.ignore.",
+                f"{path} has a column {extra[0]!r} that is no feature of this experiment: remove it, or list the features in"
+                " data.columns.",
                 cell=extra[0],  # of a file without a first line of names it is a record's
             )
-        rows, lines = [], []
-        for row in filter(None, chain(first, reader)):
-            if len(row) != len(head):
-                raise BadData(f"{path}, line {reader.line_num} has {len(row)} cells, expected {len(head)}.")
-            rows.append([cell.strip() for cell in row])
-            lines.append(reader.line_num)
-            if len(rows) == BLOCK_ROWS:
-                yield Table(path, lines, dict(zip(head, zip(*rows, strict=True), strict=True)))
-                rows, lines = [], []
-        if rows:
-            yield Table(path, lines, dict(zip(head, zip(*rows, strict=True), strict=True)))
+        filled = ((reader.line_num, row) for row in chain(first, reader) if row)
+        while block := list(islice(filled, BLOCK_ROWS)):
+            for line, row in block:
+                if len(row) != len(head):
+                    raise BadData(f"{path}, line {line} has {len(row)} cells, expected {len(head)}.")
+            columns = zip(*([cell.strip() for cell in row] for _, row in block), strict=True)
+            yield Table(path, [line for line, _ in block], dict(zip(head, columns, strict=True)))
 
 
 def header(path: Path, heading: Heading = NAMES_FIRST) -> list[str]:
@@ -87,11 +81,9 @@ def header(path: Path, heading: Heading = NAMES_FIRST) -> list[str]:
 
 def refuse_absent(path: Path | str, wanted: Sequence[str], head: Sequence[str]) -> None:
     """Refuses a table that lacks a column, and names the nearest that it has. Raises: BadData."""
-    absent = [column for column in wanted if column not in head]
-    if not absent:
-        return
-    near = check.nearest(absent[0], [name for name in head if name not in wanted])
-    raise no_column(f"{path} has no column {absent[0]!r}: every file needs the same columns.", near, head)
+    if absent := [column for column in wanted if column not in head]:
+        near = check.nearest(absent[0], [name for name in head if name not in wanted])
+        raise no_column(f"{path} has no column {absent[0]!r}: every file needs the same columns.", near, head)
 
 
 def no_column(text: str, near: str, head: Sequence[str]) -> BadData:
@@ -122,9 +114,13 @@ def _first_line(reader: "Reader", path: Path, heading: Heading) -> tuple[list[st
         raise BadData(f"{path} is empty: expected a first line with the names of the columns.")
     if len(head) == 1 and any(mark in head[0] for mark in ";\t|"):
         raise BadData(f"{path} does not separate its cells by commas: write them as in {'a,b,c'!r}.")
-    if heading.names and not heading.expected.intersection(head):
-        return _declared(head, path, heading), [row]
-    if heading.expected and not heading.expected.intersection(head) and any(map(_is_value, head)):
+    is_record = not heading.expected.intersection(head)
+    if heading.names and is_record:
+        for known in (heading.names, tuple(name for name in heading.names if name != heading.optional)):
+            if len(known) == len(head):
+                return list(known), [row]
+        raise BadData(f"{path}, line 1 has {len(head)} cells, and data.header names {len(heading.names)} columns.")
+    if heading.expected and is_record and any((cell in MISSING and bool(cell)) or is_number(cell) for cell in head):
         raise BadData(
             f"{path} begins with a record, not with the names of its columns: add a first line of names, or list them in"
             ' data.header = ["...", ...].'
@@ -132,17 +128,6 @@ def _first_line(reader: "Reader", path: Path, heading: Heading) -> tuple[list[st
     if twice := [name for name in head if head.count(name) > 1]:
         raise BadData(f"{path} has two columns named {twice[0]!r}: rename one.", cell=twice[0])
     return head, []
-
-
-def _declared(head: Sequence[str], path: Path, heading: Heading) -> list[str]:
-    for names_ in (heading.names, tuple(name for name in heading.names if name != heading.optional)):
-        if len(names_) == len(head):
-            return list(names_)
-    raise BadData(f"{path}, line 1 has {len(head)} cells, and data.header names {len(heading.names)} columns.")
-
-
-def _is_value(cell: str) -> bool:
-    return (cell in MISSING and bool(cell)) or is_number(cell)
 
 
 def is_number(cell: str) -> bool:
@@ -155,10 +140,7 @@ def is_number(cell: str) -> bool:
 
 
 def listing(named: str | Sequence[str] | None, *, key: str = "data.path") -> list[Path]:
-    """The files meant by a path: itself, several, or the csv files in the folder; `key` is what names it.
-
-    Raises: BadData if there are none.
-    """
+    """The files meant by a path: itself, several, or the csv files in the folder; `key` is what names it. Raises: BadData."""
     if named is None:
         return []
     if not isinstance(named, str):

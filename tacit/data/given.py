@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset, TensorDataset
 
 from tacit import check, plugin
 from tacit.data import names
-from tacit.data.frames import frame_arrays, item_arrays, listed, saved_arrays
+from tacit.data.dataset import Table, dataset, distinct, rows_of_client, table, test_table, with_classes
 from tacit.data.names import NUMBERS
 from tacit.data.population import HASH_BYTES
-from tacit.data.table import Table, dataset, distinct, rows_of_client, table, test_table, with_classes
-from tacit.errors import BadInput
+from tacit.errors import BadData, BadInput
 from tacit.plugin import PYTHON
 
 Classes = int | str | Sequence[Any]
+MOST_NAMED = 5  # columns in one sentence
 NO_TEST = (
     "There are no test rows: pass test=..., public rows that no epsilon covers, or test_share=0.2, which holds out about that"
     " share of the clients' own rows and leaves it unprotected, or test_share=0 for none."
@@ -90,10 +91,10 @@ class Dataset:
         The rest is as for `Dataset`, with `test` another DataFrame that has the same columns. Raises BadData for a column that
         is no number or has no value somewhere, by its name, and for an index in which a label stands twice.
         """
-        x, y, clients = frame_arrays(df, label=label, client=client, columns=columns)
+        x, y, clients = _frame_arrays(df, label=label, client=client, columns=columns)
         if how.get("test") is not None:
             kept = columns or [name for name in df.columns if name not in (label, client)]
-            how["test"] = frame_arrays(how["test"], label=label, columns=kept, of="test")[:2]
+            how["test"] = _frame_arrays(how["test"], label=label, columns=kept, of="test")[:2]
         return cls(x, y, clients=clients, **how)
 
     @classmethod
@@ -103,16 +104,16 @@ class Dataset:
         The rest is as for `Dataset`, with `test` another torch dataset. Without `classes`, those that the dataset lists
         (`dataset.classes`, as torchvision's do) are taken.
         """
-        classes = listed(dataset) if how.get("classes") is None else None
+        classes = _classes_listed(dataset) if how.get("classes") is None else None
         how["classes"] = classes or how.get("classes")
         if how.get("test") is not None:
-            how["test"] = item_arrays(how["test"], classes, of=" of test")
+            how["test"] = _item_arrays(how["test"], classes, of=" of test")
         if isinstance(dataset, Mapping):
-            parts = {name: item_arrays(one, classes, of=f" of client {name!r}") for name, one in dataset.items()}
+            parts = {name: _item_arrays(one, classes, of=f" of client {name!r}") for name, one in dataset.items()}
             return cls(parts, **how)
         if isinstance(dataset, list | tuple):
-            return cls([item_arrays(one, classes, of=f" of client {k}") for k, one in enumerate(dataset)], **how)
-        return cls(*item_arrays(dataset, classes), **how)
+            return cls([_item_arrays(one, classes, of=f" of client {k}") for k, one in enumerate(dataset)], **how)
+        return cls(*_item_arrays(dataset, classes), **how)
 
     @classmethod
     def from_hf(
@@ -131,9 +132,20 @@ class Dataset:
         `split` has the clients' rows and `test_split` public ones; without it and without `test_share`, the split "test" is
         taken. Without `classes`, the names of the label's ClassLabel are. The rest is as for `Dataset`. Needs `datasets`.
         """
-        splits = {"split": split, "test_split": test_split, "share": how.get("test_share")}
-        x, y, clients, found = saved_arrays(path, label=label, client=client, columns=columns, **splits)
-        return cls(x, y, clients=clients, **found | {key: value for key, value in how.items() if value is not None})
+        rows, tests = _opened(path, split=split, test_split=test_split, share=how.get("test_share"))
+        kept = [name for name in rows.column_names if name not in (label, client)] if columns is None else list(columns)
+        _refuse_absent(path, (label, *([] if client is None else [client]), *kept), rows.column_names)
+        classes = getattr(rows.features[label], "names", None)
+
+        def arrays(part: Any) -> tuple[np.ndarray, np.ndarray]:
+            labels = _column(part, label)
+            return _feature_columns(part, kept, path), _by_position(labels, classes, of=f" of {label!r}")
+
+        found = {} if tests is None else {"test": arrays(tests)}
+        found |= {"classes": classes} if classes else {}
+        whose = None if client is None else _column(rows, client)
+        more = {key: value for key, value in how.items() if value is not None}
+        return cls(*arrays(rows), clients=whose, **found | more)
 
     @classmethod
     def from_loader(
@@ -152,7 +164,7 @@ class Dataset:
 
         _declared(how.get("classes"))  # before hours of loading
         _refuse_test(how.get("test"), how.get("test_share"))
-        return cls(stored(load, clients, folder=folder, numeric=how.get("classes") == NUMBERS), **how)
+        return cls(_stored(load, clients, folder=folder, numeric=how.get("classes") == NUMBERS), **how)
 
     def __repr__(self) -> str:
         rows, tests = self.rows, len(self.rows.test_y)
@@ -184,23 +196,19 @@ def digest_of(data: Dataset) -> bytes:
     return made.digest()
 
 
-# Rows that do not fit into memory: loaded client by client once, and kept in a file of which memory holds what is being used.
-
-
-def stored(
-    load: Callable[[Any], tuple[Any, Any]],
-    clients: Iterable[Any],
-    *,
-    folder: Path | str | None = None,
-    numeric: bool = False,
+def _stored(
+    load: Callable[[Any], tuple[Any, Any]], clients: Iterable[Any], *, folder: Path | str | None, numeric: bool
 ) -> Table:
-    """The rows of all clients, one client after the other, as a map of a file. Raises BadInput, BadData by client."""
     if not callable(load) or isinstance(clients, str):
         raise BadInput("Expected a function that gives the (x, y) of a client, and the clients' names.")
     asked = list(clients)
     called, labels = distinct(asked, count=len(asked)), list[np.ndarray]()
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise BadInput(f"{folder} cannot hold the rows ({error.strerror}): choose another folder.") from None
     first: Table | None = None
-    with _file(folder) as file:
+    with file:
         for name, client in zip(called, asked, strict=True):
             with plugin.guarded(f"The rows of client {name!r} cannot be loaded"):
                 pair = load(client)
@@ -218,8 +226,163 @@ def stored(
     return Table(x, np.concatenate(labels), (called, owner), mapped=True)
 
 
-def _file(folder: Path | str | None) -> Any:
+# DataFrames, torch datasets and saved Hugging Face datasets, as arrays. A column is a feature only if it holds numbers in every
+# row: what text or a gap becomes is somebody's public decision, not ours. None of their packages is imported before it is needed.
+
+
+def _frame_arrays(
+    df: Any, *, label: str, client: str | None = None, columns: Sequence[str] | None = None, of: str = "df"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    if not all(hasattr(df, name) for name in ("columns", "index", "iloc")):
+        raise BadInput(f"Expected {of} to be a pandas DataFrame, got a {type(df).__name__}.")
+    if not len(df):
+        raise BadData(f"{of} has no rows.")
+    if not df.columns.is_unique:
+        twice = df.columns[df.columns.duplicated()][0]
+        raise BadData(f"{of} has two columns named {twice!r}: rename one of them.")
+    if not df.index.is_unique:
+        twice = df.index[df.index.duplicated()][0]
+        raise BadData(
+            f"The index of {of} holds {str(twice)!r} more than once: these may be copies of one record, or several records of one"
+            " person, and an epsilon covers one record; drop the copies, then call df.reset_index(drop=True).",
+            cell=str(twice),
+        )
+    known = list(df.columns)
+    _refuse_absent(of, (label, *([] if client is None else [client]), *(columns or ())), known)
+    kept = [column for column in known if column not in (label, client)] if columns is None else list(columns)
+    if not kept or label in kept or client in kept or len(set(kept)) < len(kept):
+        raise BadInput(f"Expected features beside the label and the client, each once, got columns {kept}.")
+
+    def words(column: str) -> np.ndarray:
+        absent = np.flatnonzero(df[column].isna().to_numpy())
+        if len(absent):
+            row = f"row {absent[0]} (rows count from 0)"
+            raise BadData(f"Column {column!r} of {of} is empty in {row}: fill it, or leave the row out.")
+        return df[column].to_numpy()
+
+    whose = None if client is None else words(client)
+    return _numbers(df, kept, of=of), words(label), whose
+
+
+def _refuse_absent(of: Any, columns: Sequence[Any], known: Sequence[Any]) -> None:
+    for name in columns:
+        if name not in known:
+            texts = [str(one) for one in known]
+            raise BadInput(f"{of} has no column {name!r}.{check.nearest(str(name), texts) or check.listed(texts)}")
+
+
+def _numbers(df: Any, columns: list[str], *, of: str) -> np.ndarray:
+    others = [f"{name!r} ({df[name].dtype})" for name in columns if getattr(df[name].dtype, "kind", "O") not in "fiub"]
+    if others:
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        raise BadData(
+            f"{of} has columns that hold no numbers: {', '.join(others[:MOST_NAMED])}{more}; encode them with values that are"
+            " public (pandas.get_dummies on a declared Categorical), or name the features in columns=[...]."
+        )
+    x = np.empty((len(df), len(columns)), np.float32)
+    for place, name in enumerate(columns):
+        with np.errstate(over="ignore"):
+            x[:, place] = df[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        broken = np.flatnonzero(~np.isfinite(x[:, place]))
+        if len(broken):
+            more = f" and in {len(broken) - 1} more" if len(broken) > 1 else ""
+            raise BadData(
+                f"Column {name!r} of {of} has no finite number in row {broken[0]}{more} (rows count from 0): fill it with a public"
+                f" constant, as in df.fillna({{{name!r}: 0}}), or leave such rows out."
+            )
+    return x
+
+
+def _item_arrays(dataset: Any, classes: Sequence[str] | None = None, *, of: str = "") -> tuple[Any, Any]:
+    """Features and labels of all items, the latter by name where the dataset lists its classes and counts their positions."""
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return dataset.tensors[0], _by_position(dataset.tensors[1], classes, of=of)
     try:
-        return tempfile.TemporaryFile(dir=folder)
-    except OSError as error:
-        raise BadInput(f"{folder} cannot hold the rows ({error.strerror}): choose another folder.") from None
+        count = len(dataset)
+    except TypeError:
+        raise BadInput(
+            f"The torch dataset{of} does not say how many items it has: make a list of them, or a TensorDataset."
+        ) from None
+    if not count:
+        raise BadData(f"The torch dataset{of} has no items.")
+    rows, labels = list[np.ndarray](), list[Any]()
+    for index in range(count):  # each is read once, so a random transform is applied once
+        with plugin.guarded(f"Item {index} of the torch dataset{of} cannot be read"):
+            item = dataset[index]
+        if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
+            raise BadInput(
+                f"Expected items (x, y) in the torch dataset{of}, and item {index} is a {type(item).__name__}."
+            )
+        x, y = item
+        row = x.detach().cpu().float().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)
+        if row.dtype.kind not in "fiub":
+            raise BadData(
+                f"The x of item {index} of the torch dataset{of} is a {type(x).__name__} and no tensor: give the dataset a"
+                " transform that makes tensors, such as torchvision's ToTensor."
+            )
+        rows.append(row.reshape(1) if row.ndim == 0 else row)
+        labels.append(y.item() if isinstance(y, torch.Tensor | np.generic) else y)
+        if rows[index].shape != rows[0].shape:
+            shapes = f"{list(rows[0].shape)} and item {index} {list(rows[index].shape)}"
+            raise BadData(f"Item 0 of the torch dataset{of} has the shape {shapes}: all need one shape.")
+    return np.stack(rows), _by_position(np.array(labels), classes, of=of)
+
+
+def _classes_listed(dataset: Any) -> list[str] | None:
+    if isinstance(dataset, Mapping | list | tuple):
+        found = [_classes_listed(one) for one in (dataset.values() if isinstance(dataset, Mapping) else dataset)]
+        return found[0] if found and all(one == found[0] for one in found) else None
+    whole = dataset.dataset if isinstance(dataset, Subset) else dataset
+    classes = getattr(whole, "classes", None)
+    return [str(name) for name in classes] if isinstance(classes, Sequence) and not isinstance(classes, str) else None
+
+
+def _by_position(labels: Any, classes: Sequence[str] | None, *, of: str) -> Any:
+    codes = np.asarray(labels) if classes else labels
+    if not classes or codes.dtype.kind not in "iub":
+        return codes
+    outside = np.flatnonzero((codes < 0) | (codes >= len(classes)))
+    if len(outside):
+        raise BadData(
+            f"Row {outside[0]}{of} has the label {int(codes[outside[0]])}, and there are {len(classes)} classes, from 0 on."
+        )
+    return np.array(classes, dtype=str)[codes.astype(np.int64)]
+
+
+def _opened(path: Any, *, split: str, test_split: str | None, share: float | None) -> tuple[Any, Any]:
+    try:
+        from datasets import load_from_disk  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise BadInput('Dataset.from_hf needs the package datasets: pip install "tacit[hf]"') from None
+    if not Path(path).is_dir():
+        raise BadData(f"{path} is no folder: expected what `dataset.save_to_disk(...)` wrote.")
+    with plugin.guarded(f"{path} cannot be read as what `dataset.save_to_disk(...)` wrote"):
+        found = load_from_disk(str(path))
+    if not isinstance(found, Mapping):
+        if test_split is not None:
+            raise BadInput(f"{path} has no splits: leave out test_split, and give test_share.")
+        return found, None
+    wanted = test_split or ("test" if share is None and "test" in found and split != "test" else None)
+    for name in (split, *([] if wanted is None else [wanted])):
+        if name not in found:
+            raise BadInput(f"{path} has no split {name!r}: it has {', '.join(map(str, found))}.")
+    if wanted == split:
+        raise BadInput(f"split and test_split are both {split!r}: test rows that were trained on test nothing.")
+    return found[split], None if wanted is None else found[wanted]
+
+
+def _feature_columns(rows: Any, columns: list[str], path: Any) -> np.ndarray:
+    parts = [_column(rows, name) for name in columns]
+    for name, part in zip(columns, parts, strict=True):
+        if part.dtype.kind not in "fiub":
+            raise BadData(
+                f"Column {name!r} of {path} does not hold numbers of one shape ({rows.features[name]}): encode it"
+                " with values that are public, or name the features in columns=[...]."
+            )
+    if len(parts) == 1 and parts[0].ndim > 1:
+        return parts[0]
+    return np.concatenate([part.reshape(len(rows), -1) for part in parts], axis=1)
+
+
+def _column(rows: Any, name: str) -> np.ndarray:
+    return np.asarray(rows.select_columns([name]).with_format("numpy")[:][name])

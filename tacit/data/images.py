@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ CHUNK_BYTES = 1 << 18
 
 
 def cache(name: str) -> Path:
-    """The folder that downloads of a data set go to: $XDG_CACHE_HOME/tacit/<name>, or ~/.cache/tacit/<name>."""
+    """The folder that downloads of a data set go to."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "tacit" / name
 
@@ -104,7 +103,14 @@ def download(url: str, target: Path, *, checksum: str, progress: Progress | None
         handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                found = _copy(answer, file, algorithm=algorithm, title=target.name, progress=progress)
+                digest, length = hashlib.new(algorithm, usedforsecurity=False), answer.headers.get("Content-Length")
+                task = progress.add_task(target.name, total=int(length) if length else None) if progress else None
+                while chunk := answer.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    file.write(chunk)
+                    if progress and task is not None:
+                        progress.advance(task, len(chunk))
+            found = digest.hexdigest()
             if found != expected:
                 raise BadData(
                     f"{url} has {algorithm} {found} instead of {expected} and was deleted: try again, "
@@ -113,20 +119,6 @@ def download(url: str, target: Path, *, checksum: str, progress: Progress | None
             os.replace(beside, target)
         finally:
             Path(beside).unlink(missing_ok=True)
-
-
-def _copy(
-    answer: http.client.HTTPResponse, file: BinaryIO, *, algorithm: str, title: str, progress: Progress | None
-) -> str:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    length = answer.headers.get("Content-Length")
-    task = progress.add_task(title, total=int(length) if length else None) if progress else None
-    while chunk := answer.read(CHUNK_BYTES):
-        digest.update(chunk)
-        file.write(chunk)
-        if progress and task is not None:
-            progress.advance(task, len(chunk))
-    return digest.hexdigest()
 
 
 def _checksum(path: Path) -> str:
@@ -140,7 +132,6 @@ def _checksum(path: Path) -> str:
 SIDE = 28
 LARGEST = 255
 GZIP_MAGIC = b"\x1f\x8b"
-GZIP_WINDOW = 31  # zlib: the largest window, with a gzip header and checksum
 UNSIGNED_BYTES = 0x08
 PARTS = (
     "train-images-idx3-ubyte.gz",
@@ -176,29 +167,27 @@ def read_mnist(name: str = "mnist", *, path: str | None = None, progress: Progre
     others = frozenset(value for other, values in CHECKSUMS.items() if other != name for value in values)
     wanted: dict[str, str] = dict(zip(PARTS, CHECKSUMS[name], strict=True))
     places = obtain(name, wanted, path=path, others=others, progress=progress)
-    x, y = _images_and_labels(places[PARTS[0]], places[PARTS[1]])
-    test_x, test_y = _images_and_labels(places[PARTS[2]], places[PARTS[3]])
-    return Dataset(name, x, y, test_x, test_y, CLASS_NAMES[name])
-
-
-def _images_and_labels(images: Path, labels: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)
-    if x.shape[1:] != (SIDE, SIDE):
-        raise BadData(f"{images} holds images of {x.shape[1]} x {x.shape[2]}, expected {SIDE} x {SIDE}.")
-    if len(x) != len(y):
-        raise BadData(
-            f"{images} holds {len(x)} images but {labels} holds {len(y)} labels: they do not belong together."
-        )
-    scaled = torch.from_numpy(x).unsqueeze(1).to(torch.float32).div_(LARGEST)
-    return scaled, torch.from_numpy(y.astype(np.int64))
+    tensors = []
+    for images, labels in ((places[PARTS[0]], places[PARTS[1]]), (places[PARTS[2]], places[PARTS[3]])):
+        x, y = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)
+        if x.shape[1:] != (SIDE, SIDE):
+            raise BadData(f"{images} holds images of {x.shape[1]} x {x.shape[2]}, expected {SIDE} x {SIDE}.")
+        if len(x) != len(y):
+            raise BadData(
+                f"{images} holds {len(x)} images but {labels} holds {len(y)} labels: they do not belong together."
+            )
+        tensors += [torch.from_numpy(x).unsqueeze(1).to(torch.float32).div_(LARGEST), torch.from_numpy(y).long()]
+    return Dataset(name, *tensors, CLASS_NAMES[name])
 
 
 def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
     """Reads an IDX file of unsigned bytes. Raises: BadData naming the file with the bytes expected and found."""
-    raw, whole = _unpacked(path)
+    raw = path.read_bytes()
+    try:
+        raw = bytearray(gzip.decompress(raw) if raw[:2] == GZIP_MAGIC else raw)  # torch wants bytes that can be written
+    except (EOFError, OSError, zlib.error) as error:
+        raise BadData(f"{path} is cut short or damaged ({error}): delete it and download it again.") from error
     magic, header = bytes([0, 0, UNSIGNED_BYTES, dimensions]), 4 + 4 * dimensions
-    if not whole and len(raw) < header:
-        raise BadData(f"{path} is cut short or damaged: expected at least {header} bytes, found {len(raw)} to unpack.")
     if raw[:4] != magic:
         raise BadData(
             f"{path} is not the IDX file expected: it must begin with the bytes {magic.hex(' ')}, "
@@ -208,26 +197,9 @@ def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
         raise BadData(f"{path} is cut short: expected a header of {header} bytes, found {len(raw)}.")
     shape = np.frombuffer(raw, ">u4", count=dimensions, offset=4).tolist()
     expected = header + math.prod(shape)
-    if len(raw) != expected or not whole:
-        raise BadData(f"{path} is cut short or damaged: expected {expected} bytes, found {len(raw)} that can be read.")
+    if len(raw) != expected:
+        raise BadData(f"{path} is cut short or damaged: expected {expected} bytes, found {len(raw)}.")
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
-
-
-def _unpacked(path: Path) -> tuple[bytearray, bool]:
-    raw = path.read_bytes()
-    if raw[:2] != GZIP_MAGIC:
-        return bytearray(raw), True
-    out = bytearray()
-    while raw:  # a gzip file may have several members
-        member = zlib.decompressobj(wbits=GZIP_WINDOW)
-        try:
-            out += member.decompress(raw)
-        except zlib.error:
-            return out, False
-        if not member.eof:
-            return out, False
-        raw = member.unused_data
-    return out, True
 
 
 # CIFAR-10 (Krizhevsky 2009), binary version: a record is one label byte and 3 x 32 x 32 pixel bytes, a batch 10,000 records.
@@ -235,7 +207,6 @@ def _unpacked(path: Path) -> tuple[bytearray, bool]:
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 CHECKSUM = "md5:c32a1d4ab5d03f1284b67883e8d87530"  # published beside the archive
-INSIDE = "cifar-10-batches-bin"
 TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST = "test_batch.bin"
 RECORDS = 10_000
@@ -245,10 +216,12 @@ Batch = tuple[np.ndarray, np.ndarray]
 
 def read_cifar10(*, path: str | None = None, progress: Progress | None = None) -> Dataset:
     """Reads CIFAR-10 as [n, 3, 32, 32] in [0, 1]. Raises: BadData."""
-    batches = _loose(path) or _packed(obtain("cifar10", {ARCHIVE: CHECKSUM}, path=path, progress=progress)[ARCHIVE])
-    x, y = _joined([batches[name] for name in TRAIN])
-    test_x, test_y = _joined([batches[TEST]])
-    return Dataset("cifar10", x, y, test_x, test_y, CLASS_NAMES["cifar10"])
+    batches = _batches(obtain("cifar10", {ARCHIVE: CHECKSUM}, path=path, progress=progress)[ARCHIVE])
+    tensors = []
+    for names in (TRAIN, (TEST,)):
+        pixels, labels = (np.concatenate(part) for part in zip(*(batches[name] for name in names), strict=True))
+        tensors += [torch.from_numpy(pixels).to(torch.float32).div_(LARGEST), torch.from_numpy(labels).long()]
+    return Dataset("cifar10", *tensors, CLASS_NAMES["cifar10"])
 
 
 def read_batch(raw: bytes, *, where: str) -> Batch:
@@ -264,16 +237,7 @@ def read_batch(raw: bytes, *, where: str) -> Batch:
     return records[:, 1:].reshape(-1, *SHAPE), labels
 
 
-def _loose(path: str | None) -> dict[str, Batch] | None:
-    for folder in folders("cifar10", path=path):
-        for inside in (folder, folder / INSIDE):
-            files = [inside / name for name in (*TRAIN, TEST)]
-            if all(file.is_file() for file in files):
-                return {file.name: read_batch(file.read_bytes(), where=str(file)) for file in files}
-    return None
-
-
-def _packed(archive: Path) -> dict[str, Batch]:
+def _batches(archive: Path) -> dict[str, Batch]:
     batches: dict[str, Batch] = {}
     try:
         with tarfile.open(archive) as tar:
@@ -288,14 +252,6 @@ def _packed(archive: Path) -> dict[str, Batch]:
     if absent:
         raise BadData(f"{archive} does not hold {', '.join(absent)}: delete it and download it again.")
     return batches
-
-
-def _joined(batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
-    x = torch.empty(sum(len(labels) for _, labels in batches), *SHAPE)
-    for start, (pixels, _) in zip(range(0, len(x), RECORDS), batches, strict=True):
-        x[start : start + RECORDS] = torch.from_numpy(pixels.copy())
-    y = np.concatenate([labels for _, labels in batches]).astype(np.int64)
-    return x.div_(LARGEST), torch.from_numpy(y)
 
 
 # Optical digits, 8 x 8 (Alpaydin and Kaynak 1998), as they come with scikit-learn: no file, no download.

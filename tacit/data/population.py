@@ -8,15 +8,18 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from tacit.data.dataset import Dataset
-from tacit.data.partition import Shares
 from tacit.errors import BadData
 from tacit.store import cores
 from tacit.types import Budget, Client, Unit
+
+if TYPE_CHECKING:
+    from tacit.data.dataset import Dataset
+    from tacit.data.partition import Shares
 
 MARK_BYTES = 16
 WORTH_THREADS = 1 << 26  # bytes of rows to hash
@@ -152,8 +155,8 @@ def _kind(shape: tuple[int, ...], x: np.dtype, y: np.dtype) -> bytes:
 
 
 def populate(
-    dataset: Dataset,
-    shares: Shares,
+    dataset: "Dataset",
+    shares: "Shares",
     *,
     names: tuple[str, ...],
     epsilons: np.ndarray,

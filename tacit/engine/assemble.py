@@ -18,10 +18,10 @@ from tacit import check
 from tacit.algorithms import Algorithm, Server
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
-from tacit.data.load import load
 from tacit.data.names import FROM_DATA_NOTE
 from tacit.data.partition import Shares, client_names, share_out
 from tacit.data.population import Population, coins, populate
+from tacit.data.sources import load
 from tacit.engine.malicious import Malice, Scene, among, in_words, scene_of
 from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases, held
 from tacit.engine.start import Start, start_of

@@ -11,8 +11,8 @@ import torch
 from dp_accounting import DpEvent
 
 from tacit.data.dataset import Dataset
-from tacit.data.load import identity
 from tacit.data.population import Population
+from tacit.data.sources import identity
 from tacit.engine.assemble import Parts
 from tacit.engine.run_folder import COMPARISON, SEARCH, Folder, ledger_of, logged_rounds
 from tacit.engine.start import digests, note_unprotected

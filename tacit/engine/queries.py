@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from tacit import check, store
-from tacit.data.columns import Category, Number
 from tacit.data.dataset import Dataset
+from tacit.data.encoder import Category, Number
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts, build
 from tacit.engine.ledgers import open_ledger
@@ -307,16 +307,13 @@ def columns_asked(experiment: Experiment, dataset: Dataset) -> Columns | None:
 
 def histograms_of(experiment: Experiment, dataset: Dataset, columns: Sequence[str]) -> Described:
     """The histograms of the columns that are named, or of all that can be counted, the label included. Raises BadInput."""
-    encoder, options, found, start = dataset.encoder, experiment.data.options(), {}, 0
-    wide = said if isinstance(said := options.get("wide"), dict) else {}
+    encoder, private, found, start = dataset.encoder, experiment.data.private_columns, {}, 0
     for column in encoder.columns if encoder else ():
         if isinstance(column, Category):
             found[column.name] = ranges.CategoricalColumn(column.name, column.values, start)
-        elif isinstance(column, Number):
-            span = wide.get(column.name)
-            facts = {"limits": column.limits, "wide": None if span is None else (float(span[0]), float(span[1]))}
-            if not columns or column.name in columns:
-                found[column.name] = ranges.numbers(column.name, start, **facts)
+        elif isinstance(column, Number) and (not columns or column.name in columns):
+            wide = private.get(column.name)
+            found[column.name] = ranges.numbers(column.name, start, limits=column.limits, wide=wide)
         start += column.width
     if dataset.classified:
         label = encoder.label if encoder and encoder.label else "label"
@@ -382,7 +379,7 @@ def columns_told(parts: Parts, query: Described, answers: Replies) -> dict[str, 
 def ranges_asked(experiment: Experiment, dataset: Dataset) -> Ranges | None:
     """The query for the ranges that an experiment calls private, whatever its noise hides; None where there are none."""
     columns = dataset.encoder.columns if dataset.encoder else ()
-    return asked_ranges(experiment.data.options(), [(column.name, column.width) for column in columns])
+    return asked_ranges(experiment.data.private_columns, [(column.name, column.width) for column in columns])
 
 
 def query_of(experiment: Experiment, dataset: Dataset, plan: Plan, population: Population) -> Ranges | None:

@@ -31,8 +31,8 @@ from torch import nn
 
 import tacit
 from tacit.algorithms import Rule
-from tacit.data.load import settings
 from tacit.data.population import Population
+from tacit.data.sources import settings
 from tacit.experiment import Experiment
 from tacit.privacy.plan import Plan
 from tacit.random import Derive, Stream, from_os, keyed

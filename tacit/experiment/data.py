@@ -64,12 +64,15 @@ class DataSection(OpenSection):
             )
 
     @property
-    def private_columns(self) -> tuple[str, ...]:
-        """The csv columns whose ranges are asked for, in alphabetical order."""
+    def private_columns(self) -> dict[str, tuple[float, float] | None]:
+        """The csv columns whose ranges are asked for, in alphabetical order, and where each is looked for if that is said."""
         numeric = self.options().get("numeric") if self.name == "csv" else None
-        return (
-            tuple(sorted(key for key, said in numeric.items() if said == PRIVATE)) if isinstance(numeric, dict) else ()
-        )
+        found = {key: said for key, said in numeric.items() if _is_private(said)} if isinstance(numeric, dict) else {}
+        return {key: tuple(said[PRIVATE]) if isinstance(said, dict) else None for key, said in sorted(found.items())}
+
+
+def _is_private(said: Any) -> bool:
+    return said == PRIVATE or (isinstance(said, dict) and set(said) == {PRIVATE})
 
 
 class TaskSection(OpenSection):

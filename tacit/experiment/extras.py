@@ -133,7 +133,7 @@ def read_with(data: DataSection, ranges: Mapping[str, tuple[float, float]]) -> D
     >>> read_with(DataSection(name="csv", path="a.csv", numeric={"chol": "private"}), {"chol": (0.0, 512.0)}).options()["numeric"]
     {'chol': (0.0, 512.0)}
     """
-    return data.model_copy(update={"numeric": data.options()["numeric"] | dict(ranges), "wide": {}}) if ranges else data
+    return data.model_copy(update={"numeric": data.options()["numeric"] | dict(ranges)}) if ranges else data
 
 
 def refuse_per_client(experiment: "Experiment", why: str) -> None:

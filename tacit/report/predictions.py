@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from tacit import wire
-from tacit.data.columns import Number
 from tacit.data.csv import Counts, changed, class_of, counted, number
-from tacit.data.encoder import Encoder
+from tacit.data.encoder import Encoder, Number
 from tacit.data.features import MISSING, Heading, Table, header, tables
 from tacit.data.names import DECIMAL, plain
 from tacit.errors import BadData, BadInput

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.data.columns import Category, Number
 from tacit.data.dataset import Dataset
-from tacit.data.encoder import Encoder
+from tacit.data.encoder import Category, Encoder, Number
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.experiment import Experiment

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from tacit.data import features
-from tacit.data.load import load, settings
+from tacit.data.sources import load, settings
 from tacit.errors import BadData, BadInput
 from tacit.experiment.data import DataSection
 
@@ -42,12 +41,6 @@ def test_a_missing_number_is_its_columns_own(read):
     assert read({"a.csv": RECORDS}).x[1].tolist() == pytest.approx([0.41, 1, 0, 0.4])
 
 
-def test_an_indicator_says_which_number_was_missing_and_follows_its_column(read):
-    data = read({"a.csv": RECORDS}, indicators=["chol"])
-    assert data.x[:, -1].tolist() == [0, 1, 0]
-    assert torch.equal(data.x[:, :-1], read({"a.csv": RECORDS}).x)
-
-
 def test_columns_that_the_table_of_missing_values_does_not_name_refuse_gaps(read):
     with pytest.raises(BadData, match=r"line 3, column 'age' is missing: fill it in"):
         read({"a.csv": RECORDS.replace("41,", ",")})
@@ -72,12 +65,6 @@ def test_a_row_is_dropped_for_the_columns_that_say_so(read):
         ({"missing": {"chol": float("inf")}}, "Expected data.missing.chol to be a finite number"),
         ({"missing": {"sex": "x"}}, "stands in for missing values of column 'sex' to be one of its values"),
         ({"missing": {"kol": 1}}, r"has no column 'kol', which data.missing names"),
-        ({"indicators": ["age"]}, "indicator of missing values and no number"),
-        ({"indicators": ["sex"]}, "neither a range nor an indicator"),
-        (
-            {"indicators": ["Chol"], "missing": 1.0},
-            r"no column 'Chol', which data.indicators names. Did you mean 'chol'\?",
-        ),
         ({"categorical": {"sex": ["1", "1.0"]}}, "to list its values, each once"),
         ({"classes": ["1", "1.0"]}, "1 and 1.0 are one"),
         ({"header": ["age", "age"]}, "data.header to name the columns, each once"),
@@ -97,11 +84,6 @@ def test_one_and_one_point_zero_are_one_category_and_one_label(read):
     assert torch.equal(data.y, whole.y)
     found = read({"a.csv": RECORDS.replace("233,0", "233,0.00")}, classes="from-data")
     assert found.class_names == ("0", "1")
-
-
-def test_zeros_that_lead_are_no_number(read):
-    with pytest.raises(BadData, match="'01', which is none of its declared values"):
-        read({"a.csv": RECORDS.replace("63,1,", "63,01,")})
 
 
 def test_a_column_that_nothing_is_declared_of_is_refused_with_what_it_spans(read):
@@ -141,11 +123,6 @@ def test_names_can_be_declared_for_files_without_them_and_files_with_them_are_re
         read({"a.csv": WITHOUT_NAMES}, header=["age", "sex", "num"], numeric={"age": [0, 1]}, missing=0)
 
 
-def test_a_column_may_have_a_number_for_its_name(read):
-    data = read({"a.csv": RECORDS.replace("chol", "2026")}, numeric={"age": [0, 100], "2026": [0, 600]}, missing=0)
-    assert len(data.y) == 3
-
-
 def test_a_name_in_other_capitals_is_the_nearest_one(read):
     with pytest.raises(BadData, match=r"no column 'Age', which data.numeric names. Did you mean 'age'\?"):
         read({"a.csv": RECORDS}, numeric={"Age": [0, 100], "chol": [0, 600]})
@@ -168,18 +145,6 @@ def test_what_reading_changed_is_counted_for_every_client(read, tmp_path):
         "took 3 unknown values of 'sex' as \"other\" (north 2, coast 1)",
         "clamped 4 values of 'age' into its declared range [0, 100] (north 2, coast 1, the test rows 1)",
     )
-
-
-def test_counts_are_the_same_in_blocks_of_any_size(read, monkeypatch):
-    whole = read({"a.csv": RECORDS.replace("63,", "163,")})
-    monkeypatch.setattr(features, "BLOCK_ROWS", 1)
-    assert read({"a.csv": RECORDS.replace("63,", "163,")}).notes == whole.notes
-
-
-def test_of_many_clients_a_note_names_the_few_with_most(read):
-    data = read({f"c{index}.csv": RECORDS.replace("63", str(200 + index)) for index in range(12)}, test_path=None)
-    (note,) = [note for note in data.notes if "clamped" in note]
-    assert note.endswith(", 4 more)")
 
 
 def test_a_file_under_two_names_and_rows_that_repeat_are_noted(read):
@@ -235,7 +200,6 @@ def test_several_files_are_named_one_by_one(read, tmp_path):
     "changed",
     [
         {"missing": {"chol": 241}},
-        {"indicators": ["chol"]},
         {"header": ["age", "sex", "chol", "num"]},
         {"numeric": {"age": [0, 100], "chol": "unscaled"}},
     ],

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tacit.data import features
-from tacit.data.load import load
+from tacit.data.sources import load
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
 
@@ -81,15 +81,9 @@ def test_spaces_blank_lines_and_a_byte_order_mark_do_not_matter(read):
 
 
 def test_a_single_file_without_clients_names_none(read):
-    data = read(client_column=None, ignore=["who"])
+    data = read(client_column=None, columns=["age", "sex", "weight"])
     assert data.client is None
     assert data.client_names is None
-
-
-def test_labels_from_the_data_are_noted_as_public(read):
-    data = read(RECORDS.replace("no", "9").replace("yes", "10"), TEST.replace("yes", "9"), classes="from-data")
-    assert data.class_names == ("9", "10")
-    assert data.notes == ("the set of labels, which was taken from the data, is public", CLAMPED)
 
 
 @pytest.mark.parametrize("mark", ["", "NA", "?", "nan"])
@@ -115,11 +109,6 @@ def test_a_missing_value_is_filled_and_then_scaled_like_any_other(read):
     data = read(RECORDS.replace("60,m", ",m").replace("-3", ""), missing=20)
     assert data.x[1].tolist() == [0.25, 0, 1, 0, 2.5]
     assert data.x[2, -1] == 20
-
-
-def test_a_missing_text_is_a_category_of_its_own_where_values_are_filled(read):
-    data = read(RECORDS.replace("60,m", "60,"), missing=0)
-    assert data.x[:, 1:4].tolist() == [[1, 0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
 
 
 def test_a_declared_value_is_never_missing(read):
@@ -185,7 +174,6 @@ def test_a_test_file_of_another_shape_is_refused(read, test, sentence):
         ({"label": "rest_bp"}, r"'rest_bp', which data.label names. There are: age, sex, weight, label, who\.$"),
         ({"path": "nowhere.csv"}, r"nowhere.csv does not exist: correct data.path\.$"),
         ({"test_path": "nowhere.csv"}, r"nowhere.csv does not exist: correct data.test_path\.$"),
-        ({"ignore": ["age", "sex", "weight"], "numeric": {}, "categorical": {}}, r"has no feature columns"),
     ],
 )
 def test_a_section_that_does_not_fit_the_file_is_refused(read, keys, sentence):
@@ -206,12 +194,6 @@ def test_data_without_a_row_left_is_refused(read):
         read(empty, missing="drop")
 
 
-def test_text_that_is_not_utf8_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"a,label\n\xff,0\n")
-    with pytest.raises(BadData, match=r"a.csv cannot be read as csv in UTF-8"):
-        load(DataSection(name="csv", path=str(tmp_path / "a.csv"), classes=2, numeric="unscaled"), seed=0)
-
-
 def test_a_folder_without_files_and_a_client_without_rows_are_refused(tmp_path):
     section = DataSection(name="csv", path=str(tmp_path), classes=2, numeric="unscaled")
     with pytest.raises(BadData, match=r"holds no .csv files"):
@@ -220,8 +202,3 @@ def test_a_folder_without_files_and_a_client_without_rows_are_refused(tmp_path):
     (tmp_path / "bob.csv").write_text("a,label\n")
     with pytest.raises(BadData, match=r"bob.csv holds no rows, so client 'bob' has no data"):
         load(section, seed=0)
-
-
-def test_one_label_in_the_data_is_no_classification(read):
-    with pytest.raises(BadData, match="at least 2 labels in the data, found yes"):
-        read(RECORDS.replace("no", "yes"), classes="from-data")

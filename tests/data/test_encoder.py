@@ -8,20 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data import columns, encoder
-from tacit.data.columns import Category, Column, Number
-from tacit.data.encoder import Encoder
+from tacit.data import encoder
+from tacit.data.encoder import Category, Column, Encoder, Number
 from tacit.data.features import Table
 from tacit.data.sources import csv
 from tacit.errors import BadInput
 
 COLUMNS = (
     Number("age", limits=(0.0, 120.0)),
-    Number("chol", limits=(0.0, 600.0), missing=240.0, indicator=True),
+    Number("chol", limits=(0.0, 600.0), missing=240.0),
     Category("sex", values=("f", "m", "missing"), missing="missing"),
     Number("rate", missing="drop"),
 )
-WHOLE = Encoder(("no", "yes"), (7,), COLUMNS, label="ill", header=("age", "chol", "sex", "rate", "ill"))
+WHOLE = Encoder(("no", "yes"), (6,), COLUMNS, label="ill", header=("age", "chol", "sex", "rate", "ill"))
 
 
 def changed(**parts):
@@ -63,10 +62,10 @@ def test_every_range_comes_back_to_the_last_bit(low, high):
         (changed(classes=["no", 1]), "A class is not a printable text"),
         (changed(classes=["no", "y\u001b[2Jes"]), "A class is not a printable text"),
         (changed(classes=["no", "y" * 501]), "A class is not a printable text"),
-        (changed(shape=[8]), "make 7 features, and its shape is"),
+        (changed(shape=[8]), "make 6 features, and its shape is"),
         (changed(shape=[True]), "A side of a row is true"),
         (changed(columns=[], shape=[10**6] * 8), "1 to 16777216 numbers"),
-        (changed(shape=[]), "make 7 features, and its shape is"),
+        (changed(shape=[]), "make 6 features, and its shape is"),
         (changed(columns=[], shape=[1] * 9), "The shape of a row is not a list of at most 8"),
         (changed(columns={"a": 1}), "The list of columns is not a list"),
         (changed(label="age"), "each of a name of its own"),
@@ -84,8 +83,6 @@ def test_every_range_comes_back_to_the_last_bit(low, high):
         (column(type=[]), "no type that is known"),
         (column(missing="mean"), 'to be a number, "drop" or "refuse"'),
         (column(missing=None), "not a finite number"),
-        (column(indicator=1), "neither true nor false"),
-        (column(indicator=True), "indicator of missing values and no number"),
         (column(code="os:system"), "does not have exactly the parts"),
     ],
 )
@@ -109,7 +106,7 @@ class Yes(Column):
     kind = "yes"
     width = 1
 
-    def refuse(self):
+    def validate(self):
         pass
 
     @classmethod
@@ -118,7 +115,7 @@ class Yes(Column):
 
     def block(self, table, absent, *, trained):
         found = np.array([cell == "yes" for cell in table.columns[self.name]])
-        return found[:, None].astype(np.float32), columns.TO_OTHER, np.zeros(len(found), bool)
+        return found[:, None].astype(np.float32), encoder.TO_OTHER, np.zeros(len(found), bool)
 
     def features(self, value, *, key):
         return [float(value == "yes")]
@@ -132,16 +129,11 @@ class Yes(Column):
 
 
 def test_another_type_of_column_is_one_class(monkeypatch):
-    monkeypatch.setattr(columns, "TYPES", (Yes, *columns.TYPES))
+    monkeypatch.setattr(encoder, "TYPES", (Yes, *encoder.TYPES))
     said = csv(path="a.csv", classes=2, numeric={"age": (0, 120)}, categorical={"smokes": ("yes",), "sex": ("f", "m")})
-    made = tuple(columns.column_of(name, said) for name in ("smokes", "age", "sex"))
+    made = tuple(encoder.column_of(name, said) for name in ("smokes", "age", "sex"))
     assert [type(one).kind for one in made] == ["yes", "number", "category"]
     rows = Table("a.csv", [2, 3], {"smokes": ["yes", "no"], "age": ["60", "30"], "sex": ["f", "m"]})
-    assert columns.encode(rows, made).x.tolist() == [[1, 0.5, 1, 0], [0, 0.25, 0, 1]]
+    assert encoder.encode(rows, made).x.tolist() == [[1, 0.5, 1, 0], [0, 0.25, 0, 1]]
     whole = Encoder(("a", "b"), (4,), made)
     assert encoder.read(encoder.text(whole)) == whole
-
-
-def test_one_encoder_cannot_list_a_column_twice():
-    with pytest.raises(BadInput, match="each of a name of its own"):
-        Encoder(("a", "b"), (2,), (Number("x"), Number("x")))

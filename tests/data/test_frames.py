@@ -28,11 +28,6 @@ def test_columns_of_numbers_are_features_in_their_order():
     assert data.test_x.tolist() == data.x.tolist()
 
 
-def test_named_columns_are_the_features_in_the_order_of_their_names():
-    data = Dataset.from_pandas(FRAME, **HOW | {"columns": ["visits", "age"]}).rows
-    assert data.x[0].tolist() == data.test_x[0].tolist() == [1, 30]
-
-
 def test_test_rows_are_taken_by_the_columns_names_whatever_their_order():
     data = Dataset.from_pandas(FRAME, **HOW | {"test": FRAME[["ill", "visits", "smoker", "age"]]}).rows
     assert data.test_x.tolist() == data.x.tolist()
@@ -80,8 +75,3 @@ def test_a_frame_and_its_arrays_are_the_same_rows():
 def test_a_frame_that_cannot_be_used_is_refused_in_a_sentence(frame, change, sentence):
     with pytest.raises(BadInput, match=sentence):
         Dataset.from_pandas(frame, **HOW | change)
-
-
-def test_a_frame_in_the_place_of_an_array_is_told_the_way():
-    with pytest.raises(BadInput, match=r"x is a DataFrame: tacit.Dataset.from_pandas"):
-        Dataset(FRAME[["age"]], [0, 1, 0, 1], classes=2, test_share=0.5)

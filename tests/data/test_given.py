@@ -5,8 +5,6 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
@@ -24,7 +22,11 @@ Y = np.array([0, 1] * 6)
 HOW = {"classes": 2, "test": (X, Y)}
 
 
-@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, np.ndarray.tolist, lambda x: x.astype(np.int64)])
+def half(x):
+    return torch.from_numpy(x).to(torch.bfloat16).requires_grad_(x.ndim > 1)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, half, np.ndarray.tolist, lambda x: x.astype(np.int64)])
 def test_arrays_tensors_and_lists_are_the_same_rows(kind):
     assert digest_of(Dataset(kind(X), kind(Y), **HOW)) == digest_of(Dataset(X, Y, **HOW))
 
@@ -36,17 +38,6 @@ def test_what_the_program_does_with_its_arrays_afterwards_changes_nothing():
     x[:] = np.nan
     assert torch.equal(data.rows.x, before)
     assert torch.equal(data.rows.test_x, before)
-
-
-def test_an_array_that_cannot_be_written_to_is_taken_too():
-    x = X.astype(np.float32)
-    x.setflags(write=False)
-    assert Dataset(x, Y, classes=2, test=(x, Y)).rows.x.shape == (12, 2)
-
-
-def test_half_precision_and_gradients_are_left_behind():
-    x = torch.from_numpy(X).to(torch.bfloat16).requires_grad_()
-    assert Dataset(x, Y, **HOW).rows.x.dtype == torch.float32
 
 
 def test_pairs_keep_the_order_of_their_clients_because_budgets_may_be_a_list_in_it():
@@ -78,10 +69,6 @@ def test_a_name_for_each_row_makes_clients_in_natural_order():
 )
 def test_labels_are_what_classes_declares(y, classes, expected):
     assert Dataset(X, y, classes=classes, test=(X, y)).rows.y[:2].tolist() == expected
-
-
-def test_labels_taken_from_the_data_are_said_to_be_public():
-    assert "is public" in Dataset(X, Y, classes="from-data", test=(X, Y)).rows.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -164,24 +151,6 @@ ROWS = torch.from_numpy(np.random.default_rng(0).normal(size=(4000, 3)).astype(n
 LABELS = torch.from_numpy(np.random.default_rng(1).integers(0, 2, 4000))
 
 
-@settings(max_examples=25, deadline=None)
-@given(gone=st.integers(0, 199), share=st.floats(0.05, 0.95), seed=st.integers(0, 5))
-def test_a_record_that_goes_moves_no_other_between_clients_and_test(gone, share, seed):
-    x, y = ROWS[:200], LABELS[:200]
-    kept = [row for row in range(200) if row != gone]
-    whole, without = (coins(*rows, share=share, seed=seed) for rows in ((x, y), (x[kept], y[kept])))
-    assert whole[kept].tolist() == without.tolist()
-
-
-def test_coins_fall_as_often_as_asked_and_otherwise_with_another_seed():
-    """The share of 4,000 coins is within 4 standard deviations of what was asked for, and of nothing a tenth beside it."""
-    held = coins(ROWS, LABELS, share=0.2, seed=0)
-    error = 4 * np.sqrt(0.2 * 0.8 / 4000)
-    assert abs(held.mean() - 0.2) < error < 0.1
-    other = coins(ROWS, LABELS, share=0.2, seed=1)
-    assert abs((held & other).mean() - 0.04) < 4 * np.sqrt(0.04 * 0.96 / 4000)
-
-
 def test_held_out_rows_are_said_to_be_unprotected_and_leave_their_clients():
     data = Dataset(ROWS, LABELS, clients=np.arange(4000) % 5, classes=2, test_share=0.25).rows
     assert len(data.test_y) + len(data.y) == 4000
@@ -189,19 +158,6 @@ def test_held_out_rows_are_said_to_be_unprotected_and_leave_their_clients():
     held = coins(ROWS, LABELS, share=0.25, seed=0)
     assert torch.equal(data.test_x, ROWS[held])
     assert data.client.tolist() == (np.arange(4000) % 5)[~held].tolist()
-
-
-def test_a_client_that_would_keep_no_row_is_named():
-    held = coins(ROWS, LABELS, share=0.5, seed=0)
-    whose = np.where(np.arange(4000) == int(np.argmax(held)), "lonely", "all")
-    with pytest.raises(BadData, match=r"hold out every row of client 'lonely': choose another share or test_seed"):
-        Dataset(ROWS, LABELS, clients=whose, classes=2, test_share=0.5)
-
-
-def test_no_held_out_row_is_refused():
-    row = int(np.argmin(coins(ROWS, LABELS, share=0.1, seed=0)))
-    with pytest.raises(BadData, match="hold out no row"):
-        Dataset(ROWS[row : row + 1], LABELS[row : row + 1], classes=2, test_share=0.1)
 
 
 def hands(data):
@@ -319,17 +275,13 @@ def loader(name):
     return X[SHARES[name]], Y[SHARES[name]]
 
 
-def test_rows_that_stay_in_a_file_are_the_rows_that_were_loaded(tmp_path):
-    stored = Dataset.from_loader(loader, SHARES, folder=tmp_path, **HOW)
+def test_rows_that_stay_in_a_file_are_the_rows_that_were_loaded_once(tmp_path):
+    asked = []
+    stored = Dataset.from_loader(lambda name: asked.append(name) or loader(name), SHARES, folder=tmp_path, **HOW)
+    assert asked == list(SHARES)
     held = Dataset({name: loader(name) for name in SHARES}, **HOW)
     assert (digest_of(stored), hands(stored)) == (digest_of(held), hands(held))
     assert list(tmp_path.iterdir()) == []  # no copy of anybody's rows has a name
-
-
-def test_every_client_is_loaded_once():
-    asked = []
-    Dataset.from_loader(lambda name: asked.append(name) or loader(name), SHARES, **HOW)
-    assert asked == list(SHARES)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data.load import load
-from tacit.data.table import hold_out
+from tacit.data.dataset import hold_out
+from tacit.data.sources import load
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tacit.data.load import load
+from tacit.data.sources import load
 from tacit.errors import BadData, BadInput
 from tacit.experiment.data import DataSection
 

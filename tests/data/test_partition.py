@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tacit.data.load import load
 from tacit.data.partition import client_names, partition, share_out
+from tacit.data.sources import load
 from tacit.errors import BadData, BadInput
 from tacit.experiment.data import DataSection
 
@@ -110,13 +110,6 @@ def test_dirichlet_proportions_have_the_moments_of_the_distribution():
         assert not 0.8 < variance(2 * alpha) / expected < 1.25
 
 
-def test_repair_takes_rows_from_the_largest_clients_only():
-    y = np.zeros(1000, int)
-    shares = partition(y, kind="dirichlet", clients=10, alpha=1e-9, min_size=20, rng=np.random.default_rng(0))
-    assert sorted(shares.sizes)[:9] == [20] * 9
-    assert shares.sizes.max() == 820
-
-
 def test_a_cap_takes_random_rows_of_a_client_beyond_it():
     y, rng = np.repeat(np.arange(10), 50), np.random.default_rng(0)
     shares = partition(y, kind="dirichlet", clients=4, examples_per_client=20, rng=rng)
@@ -128,12 +121,6 @@ def test_clients_that_the_data_names_hold_all_of_their_rows_in_their_order():
     client = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [5, 95, 200, 200]))
     shares = partition(np.zeros(500, int), kind="natural", clients=4, client=client, rng=np.random.default_rng(1))
     assert [shares[k].tolist() for k in range(4)] == [np.flatnonzero(client == k).tolist() for k in range(4)]
-
-
-def test_examples_per_client_are_exact_with_equal_shares():
-    shares = partition(labels(100), kind="iid", clients=5, examples_per_client=7, rng=np.random.default_rng(0))
-    assert shares.sizes.tolist() == [7] * 5
-    assert_each_row_at_most_once(shares, 100)
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "shards"])
@@ -180,22 +167,6 @@ def test_a_client_without_data_is_refused_by_name():
             names=["ann", "bob", "cy"],
             rng=np.random.default_rng(0),
         )
-
-
-def test_a_share_beyond_the_last_is_no_share():
-    shares = partition(labels(9), kind="iid", clients=3, rng=np.random.default_rng(0))
-    assert np.array_equal(shares[-1], shares[2])
-    for client in (3, -4):
-        with pytest.raises(IndexError):
-            shares[client]
-
-
-def test_a_section_shares_a_data_set(tmp_path):
-    section = DataSection(partition="dirichlet", clients=7, min_size=40)
-    shares = share_out(load(section, seed=0), section, rng=np.random.default_rng(0))
-    assert len(shares) == 7
-    assert shares.sizes.min() >= 40
-    assert client_names(load(section, seed=0), section)[6] == "client-6"
 
 
 def test_a_natural_section_takes_the_clients_of_the_data(tmp_path):

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tacit.data.load import identity, load, names, settings, source
-from tacit.data.sources import csv
+from tacit import plugin
+from tacit.data.sources import ROOM, csv, identity, load, settings, source
 from tacit.errors import BadData, BadInput
 from tacit.experiment.data import DataSection
 
@@ -13,8 +13,9 @@ CSV = {"name": "csv", "path": "records.csv", "classes": ["no", "yes"]}
 
 
 def test_every_file_in_the_room_is_a_source_of_its_name():
-    assert names() == ["cifar10", "csv", "digits", "fashion-mnist", "mnist", "npz"]
-    for name in names():
+    names = plugin.names(ROOM)
+    assert names == ["cifar10", "csv", "digits", "fashion-mnist", "mnist", "npz"]
+    for name in names:
         files = {"path": "a", "classes": 2} if name in ("csv", "npz") else {}
         assert type(source(DataSection.model_validate({"name": name} | files))).__name__ == name.replace("-", "_")
 
@@ -28,7 +29,7 @@ def test_whole_numbers_may_name_classes_and_categories():
 def test_options_count_with_their_types_and_defaults_whether_they_are_written_out_or_not():
     short = DataSection.model_validate(CSV | {"numeric": {"age": [0, 120]}, "missing": 0})
     long = DataSection.model_validate(
-        CSV | {"numeric": {"age": [0.0, 120.0]}, "missing": 0.0, "test_share": 0.2, "ignore": []}
+        CSV | {"numeric": {"age": [0.0, 120.0]}, "missing": 0.0, "test_share": 0.2, "header": []}
     )
     assert settings(short) == settings(long)
     assert isinstance(settings(short)["missing"], float)
@@ -61,7 +62,8 @@ def test_options_count_with_their_types_and_defaults_whether_they_are_written_ou
         (CSV | {"categorical": {"sex": []}}, r"data.categorical.sex to list its values"),
         (CSV | {"categorical": {"sex": ["f", "f"]}}, r"data.categorical.sex to list its values, each once"),
         (CSV | {"categorical": {"a": ["x"]}, "numeric": {"a": [0, 1]}}, r"Column 'a' has two roles"),
-        (CSV | {"ignore": ["label"]}, r"Column 'label' has two roles"),
+        (CSV | {"numeric": {"age": {"private": [9, 9]}}}, r"data.numeric.age = \[low, high\] with low < high"),
+        (CSV | {"numeric": {"age": {}}}, r"Expected data.numeric to be"),
         (
             CSV | {"missing": "skip"},
             r'Expected data.missing to be "refuse", "drop" or a number, or a table .*got \'skip\'',
@@ -136,7 +138,7 @@ def test_a_new_type_of_column_changes_no_ledgers_identity_and_a_column_of_it_doe
     [
         ({"path": "elsewhere.csv"}, True),
         ({"clients": 7}, True),
-        ({"wide": {}}, True),
+        ({"categorical": {}}, True),
         ({"numeric": {"age": [0, 100]}}, False),
         ({"categorical": {"sex": ["f", "m"]}}, False),
         ({"missing": "drop"}, False),

@@ -26,8 +26,7 @@ name = "csv"
 path = "{path}"
 label = "ill"
 classes = ["no", "yes"]
-numeric = {{age = [0, 100], chol = "private"}}
-wide = {{chol = [0, 1000]}}
+numeric = {{age = [0, 100], chol = {{private = [0, 1000]}}}}
 categorical = {{sex = ["f", "m"]}}
 test_share = 0
 [train]
@@ -186,14 +185,14 @@ def test_of_noise_alone_nothing_is_told():
     assert set(one.metrics(noise, std=50.0).values()) == {None}
 
 
-DECLARED = ("data.numeric={age=[0,100],chol=[0,600]}", "data.wide=")
+DECLARED = ("data.numeric={age=[0,100],chol=[0,600]}",)
 
 
 @pytest.mark.parametrize(
     ("settings", "columns", "message"),
     [
         (DECLARED, ["agee"], "no column 'agee' to count. Did you mean 'age'"),
-        (("data.wide=",), [], "Column 'chol' has no range"),
+        (('data.numeric={age=[0,100],chol="private"}',), [], "Column 'chol' has no range"),
         ((*DECLARED, "privacy.kind=central", "privacy.epsilon=3.0"), ["age"], "Statistics are priced per record"),
         ((*DECLARED, "privacy.unit=client"), ["age"], "Statistics are priced per record"),
     ],
@@ -235,7 +234,7 @@ def test_a_folder_shows_the_columns_that_are_named_and_refuses_one_that_was_not_
 
 
 def test_a_run_that_names_columns_describes_them_before_round_0_and_pays_with_training(asked, truth, tmp_path):
-    ranged = ("data.numeric={age = [0, 100], chol = [100, 500]}", "data.wide={}")
+    ranged = ("data.numeric={age = [0, 100], chol = [100, 500]}",)
     experiment = asked('privacy.stats=["age", "ill"]', "privacy.query_shares={stats = 0.5}", *ranged)
     history = tacit.run(experiment, out=tmp_path / "run", page=False)
     told = read_stats(tmp_path / "run")

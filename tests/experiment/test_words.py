@@ -6,7 +6,7 @@ import pytest
 from wrong_values import WRONG, foreign_words
 
 from tacit import plugin
-from tacit.data.load import source
+from tacit.data.sources import source
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.data import DataSection
@@ -155,7 +155,7 @@ def test_a_range_that_is_none_is_answered_with_the_form_of_one():
         source(DataSection.model_validate(said))
 
 
-def test_a_misspelt_column_of_missing_is_named_instead_of_the_indicator_that_lacks_its_number():
+def test_a_misspelt_column_of_missing_is_named():
     said = {"name": "csv", "path": "records.csv", "classes": ["no", "yes"], "numeric": {"crp": [0, 80]}}
     with pytest.raises(BadInput, match=r"data.missing names 'crpp', which no other key .* Did you mean 'crp'\?"):
-        source(DataSection.model_validate(said | {"missing": {"crpp": 10}, "indicators": ["crp"]}))
+        source(DataSection.model_validate(said | {"missing": {"crpp": 10}}))

@@ -38,7 +38,6 @@ def finished(tmp_path_factory):
             "numeric": {"age": [20, 100], "chol": [0, 600]},
             "categorical": {"sex": ["f", "m"], "thal": [3, 6, 7]},
             "missing": {"chol": 240, "thal": "missing"},
-            "indicators": ["chol"],
         },
         train={"rounds": 10, "local_steps": 10, "sampling_rate": 0.5, "learning_rate": 0.5},
         privacy={"kind": "local", "epsilon": {"north": 50.0, "coast": 50.0}},

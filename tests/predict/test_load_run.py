@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tacit
-from tacit.data.load import load as load_data
-from tacit.data.load import source
+from tacit.data.sources import load as load_data
 from tacit.errors import BadData, BadInput
 
 RAW = {
@@ -239,6 +238,4 @@ def test_parameters_of_other_names_or_without_a_finite_value_are_refused(copied)
 
 
 def test_the_encoder_of_a_run_is_that_of_its_source(finished):
-    made = source(tacit.Experiment.load(finished / "experiment.toml").data)
     assert tacit.load(finished).encoder == rows_of(finished).encoder
-    assert made.indicators == ("chol",)

@@ -165,7 +165,7 @@ def test_ranges_that_no_histogram_shows_are_refused_and_leave_nothing(ranging, r
 
 
 def test_a_range_outside_of_where_it_was_looked_for_is_refused(ranging):
-    asking = ranging(data={"wide": {"chol": [0, 640]}})
+    asking = ranging(data={"numeric": {"age": [0, 120], "chol": {"private": [0, 640]}}})
     assert len(counts(asking.count())) == 64
     for ends in ([128.0, 512.0 + 1], [128.0, 650.0], [-10.0, 640.0]):
         with pytest.raises(Refused, match="no histogram"):

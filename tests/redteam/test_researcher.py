@@ -169,17 +169,17 @@ ROWS = [
 def hospital(researcher, **changes):
     data = {"name": "csv", "path": str(researcher.place / "rows.csv"), "partition": "natural", "classes": ["0", "1"]}
     data |= {"numeric": "unscaled"}
-    data |= {"client_column": "house", "columns": ["a", "b"], "ignore": ["ward"], "examples_per_client": None}
+    data |= {"client_column": "house", "columns": ["a", "b"], "examples_per_client": None}
     return data | {"clients": 20} | changes
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"client_column": "ward", "ignore": ["house"]},
+        {"client_column": "ward"},
         {"test_share": 0.4},
         {"test_share": 0.1},
-        {"label": "label", "columns": ["a"], "ignore": ["ward", "b"]},
+        {"label": "label", "columns": ["a"]},
     ],
 )
 def test_other_clients_or_other_test_rows_on_the_same_ledger_are_refused(researcher, change):

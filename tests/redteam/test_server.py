@@ -205,12 +205,11 @@ def csv_site(folder, records, *, model=None, seed=None, **data):
         {"missing": 0.0},
         {"classes": ["0", "1"]},
         {"classes": 4},
-        {"columns": ["a", "b"], "ignore": ["c", "d"]},
+        {"columns": ["a", "b"]},
         {"label": "a", "columns": ["b", "c", "d", "kind"], "classes": 9},
         {"numeric": {"a": [0, 1]}},
         {"categorical": {"a": ["5.1", "other"]}},
         {"missing": {"a": 5.1}},
-        {"missing": 5.1, "indicators": ["a"]},
         {"header": ["a", "b", "c", "d", "kind"]},
     ],
 )

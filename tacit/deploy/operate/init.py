@@ -6,9 +6,9 @@ import tacit
 from tacit.check import shown
 from tacit.crypto.threshold import fewest_shares
 from tacit.data.budgets import budgets
-from tacit.data.csv import pinned_columns
-from tacit.data.load import source
-from tacit.data.sources import csv
+from tacit.data.csv import feature_columns
+from tacit.data.features import listing
+from tacit.data.sources import csv, source
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.operate.layout import CONNECTION, FILE, Federation, app_digest, refuse_host
 from tacit.deploy.operate.processes import close, closed, free_port
@@ -139,7 +139,12 @@ def with_public_rows(experiment: Experiment) -> Experiment:
         refuse_unpinned(experiment)
         return experiment
     path = {"test_path": str(Path(str(data.options()["test_path"])).expanduser().resolve())}
-    columns = {"columns": list(pinned_columns(files))} if isinstance(files, csv) else {}
+    columns = {}
+    if isinstance(
+        files, csv
+    ):  # as the public test rows have them, so that everybody reads the same ones in the same order
+        tests = listing(files.test_path, key="data.test_path")
+        columns["columns"] = list(feature_columns(tests[0], files))
     values = experiment.model_dump(exclude_none=True)
     return Experiment(**values | {"data": values["data"] | path | columns})
 

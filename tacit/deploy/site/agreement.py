@@ -271,7 +271,7 @@ def bind_ranges(site: Path, agreed: Agreement, experiment: Experiment, ranges: M
     """
     columns = experiment.data.options().get("columns")
     named = [(str(name), 1) for name in columns] if isinstance(columns, list | tuple) else []
-    query = asked_ranges(experiment.data.options(), named)
+    query = asked_ranges(experiment.data.private_columns, named)
     if query is None:
         raise Refused("The server gives ranges, and this run asks for none.")
     try:

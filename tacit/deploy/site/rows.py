@@ -10,13 +10,11 @@ import torch
 
 from tacit import wire
 from tacit.check import shown
-from tacit.data.csv import declared_classes, encoded_width, encoder_of
-from tacit.data.dataset import Dataset, reading
-from tacit.data.load import load, source
+from tacit.data.csv import declared_classes, encoder_of
+from tacit.data.dataset import NO_TEST_ROWS, Dataset, reading
 from tacit.data.names import NUMBERS
 from tacit.data.population import coins
-from tacit.data.sources import csv, npz
-from tacit.data.table import NO_TEST_ROWS
+from tacit.data.sources import csv, load, npz, source
 from tacit.deploy.site.consent import OWN_FILES
 from tacit.deploy.site.layout import own_path
 from tacit.engine.assemble import clients
@@ -162,7 +160,8 @@ def _unseen_rows(experiment: Experiment, *, examples: int, shape: object) -> Dat
         public = load(data, seed=experiment.seeds.data)
         row, class_names = tuple(public.test_x.shape[1:]), public.class_names
     elif isinstance(files := cast(csv | npz, source(data)), csv) and files.columns is not None:
-        row, class_names = (encoded_width(files),), declared_classes(files)
+        class_names = declared_classes(files)
+        row = encoder_of(files, files.columns, class_names).shape
     elif isinstance(shape, list | tuple) and shape:
         row = tuple(wire.whole(side, what="a side of shape in site.toml", least=1) for side in shape)
         class_names = declared_classes(files)

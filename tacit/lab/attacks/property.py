@@ -14,8 +14,8 @@ from rich.progress import Progress
 from sklearn.linear_model import RidgeClassifierCV
 
 from tacit import check
-from tacit.data.columns import Category
 from tacit.data.dataset import Dataset
+from tacit.data.encoder import Category
 from tacit.data.population import Population, rows_mark
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build

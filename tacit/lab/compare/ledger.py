@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tacit.data.load import settings
+from tacit.data.sources import settings
 from tacit.engine.assemble import Parts, build
 from tacit.engine.ledgers import population_id
 from tacit.engine.run_files import promised

@@ -134,18 +134,18 @@ def _range(low: float, high: float) -> Range:
     return (low, high) if low < high else (low, low + 1.0)
 
 
-def asked_ranges(options: Mapping[str, object], encoder_columns: Sequence[tuple[str, int]]) -> Ranges | None:
-    """The query for the `private` columns of a csv source; `encoder_columns` are (name, width) in the order of features."""
-    numeric, wide = options.get("numeric"), options.get("wide")
-    numeric, wide = (each if isinstance(each, Mapping) else {} for each in (numeric, wide))
+def asked_ranges(private: Mapping[str, Range | None], encoder_columns: Sequence[tuple[str, int]]) -> Ranges | None:
+    """The query for the `private` columns of a csv source, with where each is looked for; `encoder_columns` are (name, width) in
+    the order of features."""
     columns, places, start = [], [], 0
     for name, width in encoder_columns:
-        if numeric.get(name) == "private":
+        if name in private:
             columns.append(name)
             places.append(start)
         start += width
-    spans = tuple((float(wide[name][0]), float(wide[name][1])) if name in wide else None for name in columns)
-    return Ranges(tuple(columns), tuple(places), spans) if columns else None
+    spans = (private[name] for name in columns)
+    wide = tuple(None if span is None else (float(span[0]), float(span[1])) for span in spans)
+    return Ranges(tuple(columns), tuple(places), wide) if columns else None
 
 
 # Columns of a federation in numbers: from one noised histogram each to counts, means and quantiles, with their
@@ -249,8 +249,8 @@ def numbers(name: str, place: int, *, limits: Range | None, wide: Range | None) 
     span = limits or wide
     if span is None:
         raise BadInput(
-            f"Column {name!r} has no range, so there are no public bins to count it in: declare one in data.numeric, or in"
-            " data.wide for a private one."
+            f"Column {name!r} has no range, so there are no public bins to count it in: declare one in data.numeric, for a"
+            " private one as {private = [low, high]}."
         )
     edges = tuple(float(edge) for edge in np.linspace(*span, BINS + 1))
     return NumericColumn(name, place, edges, limits)

@@ -79,7 +79,7 @@ def ranges(folder):
 
 
 def test_from_one_seed_sites_answer_find_and_train_what_a_simulation_does_bit_for_bit(hospitals, tmp_path):
-    data = {"held_out": 0.2, "wide": {"chol": [0, 2000]}}
+    data = {"held_out": 0.2, "numeric": {"age": [0, 120], "chol": {"private": [0, 2000]}}}
     deployed = hospitals(data=data, privacy={"stats": ["chol"], "query_shares": {"stats": 0.2}})
     simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated", page=False)
     history = deployed.run()
