@@ -141,7 +141,7 @@ class Dataset:
             labels = _column(part, label)
             return _feature_columns(part, kept, path), _by_position(labels, classes, of=f" of {label!r}")
 
-        found = {} if tests is None else {"test": arrays(tests)}
+        found: dict[str, Any] = {} if tests is None else {"test": arrays(tests)}
         found |= {"classes": classes} if classes else {}
         whose = None if client is None else _column(rows, client)
         more = {key: value for key, value in how.items() if value is not None}

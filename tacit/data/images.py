@@ -177,7 +177,8 @@ def read_mnist(name: str = "mnist", *, path: str | None = None, progress: Progre
                 f"{images} holds {len(x)} images but {labels} holds {len(y)} labels: they do not belong together."
             )
         tensors += [torch.from_numpy(x).unsqueeze(1).to(torch.float32).div_(LARGEST), torch.from_numpy(y).long()]
-    return Dataset(name, *tensors, CLASS_NAMES[name])
+    x, y, test_x, test_y = tensors
+    return Dataset(name, x, y, test_x, test_y, CLASS_NAMES[name])
 
 
 def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
@@ -221,7 +222,8 @@ def read_cifar10(*, path: str | None = None, progress: Progress | None = None) -
     for names in (TRAIN, (TEST,)):
         pixels, labels = (np.concatenate(part) for part in zip(*(batches[name] for name in names), strict=True))
         tensors += [torch.from_numpy(pixels).to(torch.float32).div_(LARGEST), torch.from_numpy(labels).long()]
-    return Dataset("cifar10", *tensors, CLASS_NAMES["cifar10"])
+    x, y, test_x, test_y = tensors
+    return Dataset("cifar10", x, y, test_x, test_y, CLASS_NAMES["cifar10"])
 
 
 def read_batch(raw: bytes, *, where: str) -> Batch:

@@ -229,8 +229,8 @@ class csv:
                 )
 
     def _refuse_missing(self) -> None:
-        by_column = self.missing if isinstance(self.missing, dict) else {}
-        for key, said in ({"": self.missing} if self.missing is not by_column else by_column).items():
+        by_column, whole = (self.missing, {}) if isinstance(self.missing, dict) else ({}, {"": self.missing})
+        for key, said in (by_column | whole).items():
             if not isinstance(said, str):
                 check.finite(**{f"data.missing.{key}".rstrip("."): said})
         if isinstance(self.missing, str) and self.missing not in ("refuse", "drop"):
