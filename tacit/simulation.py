@@ -19,7 +19,7 @@ from tacit.data.encoder import Number
 from tacit.data.given import Dataset
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build, written
-from tacit.engine.canaries import planted, sizes_of
+from tacit.engine.canaries import canaries_of, insert_canaries
 from tacit.engine.evaluate import evaluate
 from tacit.engine.history import History, finish, note_clients
 from tacit.engine.ledgers import note_unpaid, open_ledger, open_unpaid
@@ -235,7 +235,7 @@ def run(
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
-        parts = planted(with_trainer(ranged(first, folder), folder), folder)
+        parts = insert_canaries(with_trainer(ranged(first, folder), folder), folder)
         trainer = _trainer(parts, stack)  # processes are forked before gradients are computed here
         if parts.plan.priced:
             trainers.workspace_of(parts).refuse_memory(parts.population.x, parts.population.y)
@@ -289,7 +289,7 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
     metrics.load(chosen(experiment))
     judged_by(experiment, parts.dataset)
     columns_asked(experiment, parts.dataset)
-    sizes_of(parts)
+    canaries_of(parts)
     one.refuse_unfit(experiment.personal.kind, parts.model, parts.population.x)
     if resume:
         return

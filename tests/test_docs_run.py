@@ -24,7 +24,6 @@ SMALL = {  # what makes a command small; a later word of a command wins over an 
     "attack": ["--set", "train.rounds=2", "--set", "run.workers=1", "--jobs", "1"],
 }
 INSTEAD = ["--set", "data.name=digits", "--set", "data.clients=20", "--set", "data.examples_per_client=60"]  # for MNIST
-FEWER = {"--repeat": "2"}
 WITH = {"backdoor": ["seeds=1"], "property": ["looks=1", "auxiliary=4"], "inversion": ["records=1"]}
 ELSEWHERE = {  # what another test runs: its file and name
     "tests/federation/operate/test_hospitals.py::test_the_walk_through_of_the_documentation_works_as_it_is_written": (
@@ -146,8 +145,6 @@ def small(command):
     more += ["--set", "attack.start=0"] if "attack.start" in command.line else []
     if command.line.startswith("tacit deploy init"):
         more += ["--address", f"127.0.0.1:{free_port()}"]  # others may use the usual one
-    for option, value in FEWER.items():
-        more += [option, value] if option in words else []
     if name == "attack":
         more += [word for one in WITH.get(words[0], ()) for word in ("--with", one)]
         more += ["--with", "models=6"] if "models=" in command.line else []
@@ -224,8 +221,7 @@ def ends(command):
     if command.refused:
         return (2,)
     said = CODES.search(command.note)
-    audit = command.words[1:2] == ["audit"] and (said is None or "--repeat" in command.words)
-    return (0, 3) if audit else (int(said[1]),) if said else (0,)
+    return (0, 3) if command.words[1:2] == ["audit"] and said is None else (int(said[1]),) if said else (0,)
 
 
 def served(place, command, env):

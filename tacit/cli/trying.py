@@ -1,8 +1,6 @@
 """The commands that try to break a promise: `tacit audit` and `tacit attack`."""
 
-import ast
-from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +8,7 @@ import typer
 
 from tacit import check, plugin
 from tacit.cli.program import (
+    DIGITS,
     Force,
     Jobs,
     Out,
@@ -27,10 +26,10 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.file import shipped
 
-ATTACKS = "tacit.lab.attacks"
 DEPLOYED = ("federation.toml", "site.toml")
 REJECTED = 3
 PAGE = "report.html"
+AS_IT_WAS = "A run is audited as it was: leave out {}, or name an experiment."
 AUDIT = (
     "tacit run digits --set privacy.epsilon=6 --set audit.canaries=2000 --out audited, then tacit audit audited: what the run's"
     " canaries show beside what its ledger promises. Several folders with the same promise are audited in total; the folder of a"
@@ -53,10 +52,6 @@ def audit_command(
         str | None,
         typer.Option(help="Of an experiment: plant a known bug, which must be found: noise=0.95, reuse, clip, layer."),
     ] = None,
-    repeat: Annotated[
-        int | None,
-        typer.Option(help="Of an experiment: with so many seeds, for false alarms, or how often a bug is found."),
-    ] = None,
     trainer: Annotated[
         list[str] | None,
         typer.Option(help="Of an experiment: one by one, side by side, stacked or site; all if left out."),
@@ -68,86 +63,63 @@ def audit_command(
     An experiment's noise, clip and sampling rate are audited as run, without training to the end. The exit code is 3 if a claim is
     rejected.
     """
-    names, options = what or [], {"set": settings, "plant": plant, "repeat": repeat, "trainer": trainer}
+    names = what or []
     experiments = [name for name in names if name in shipped() or Path(name).is_file()]
     if not experiments:
-        raise typer.Exit(_audit_folders(names, options))
+        refuse_given({"--set": settings, "--plant": plant, "--trainer": trainer}, AS_IT_WAS)
+        raise typer.Exit(_audit_folders([Path(name) for name in names]))
     if len(names) > 1:
         raise BadInput("The mechanism of one experiment is audited at a time: name one.")
-    if repeat is not None:
-        check.at_least(1, **{"--repeat": repeat})
     check.at_least(0, **{"--seed": seed})
     chosen = load(names[0], settings)
-    raise typer.Exit(audit_mechanism(chosen, plant=plant, repeat=repeat, trainers=trainer or [], seed=seed))
+
+    from tacit.lab.audit.bugs import noise_factor
+    from tacit.lab.audit.mechanism import audit, prepared
+    from tacit.lab.audit.report import by_trainer
+    from tacit.lab.audit.trainers import TRAINERS
+
+    for name in trainer or []:
+        check.one_of(tuple(TRAINERS), **{"--trainer": name})
+    if plant is not None:
+        noise_factor(plant)  # a wrong name is refused before anything is read
+    report = audit(prepared(chosen), seed=seed, plant=plant, trainers=trainer or [])
+    raise typer.Exit(_print(report, by_trainer(report)))
 
 
-def _audit_folders(names: Sequence[str], options: dict[str, Any]) -> int:
-    """Audits the canaries of runs, or of one site."""
-    for name in names:
-        if not Path(name).is_dir():
-            raise BadInput(
-                f"There is no folder or experiment {name}: name the folder of a run or of a site with canaries, or an experiment."
-            )
-    if not names:
+def _audit_folders(folders: Sequence[Path]) -> int:
+    if not folders:
         raise BadInput(
             "Say what to audit: `tacit audit FOLDER` the canaries of a run or a site, or `tacit audit EXPERIMENT`"
             " noise, clip and rate as they would run."
         )
-    named = {f"--{name}": value for name, value in options.items()}
-    refuse_given(named, "A run is audited as it was: leave out {}, or name an experiment.")
-    folders = [Path(name) for name in names]
+    for folder in folders:
+        if not folder.is_dir():
+            raise BadInput(
+                f"There is no folder or experiment {folder}: name the folder of a run or of a site with canaries, or an experiment."
+            )
     sites = [folder for folder in folders if (folder / "site.toml").exists()]
     if sites and len(folders) > 1:
         raise BadInput("A site audits itself, and alone: name one.")
     plugin.search_here()
 
-    from tacit.lab.audit.found import of_run
     from tacit.lab.audit.run import audit_run, audit_site
     from tacit.report.page import write_page
 
-    found = audit_site(*sites) if sites else audit_run(*folders)
+    report = audit_site(*sites) if sites else audit_run(*folders)
     if not sites and len(folders) == 1:
         write_page(folders, folders[0] / PAGE)
-    return _found(found, of_run(found))
+    return _print(report, report.table())
 
 
-def audit_mechanism(
-    experiment: Experiment, *, plant: str | None, repeat: int | None, trainers: Sequence[str], seed: int
-) -> int:
-    """Audits an experiment as it would run, and prints what was found. Returns 3 where a claim is rejected, else 0."""
-    from tacit.lab.audit import plants
-    from tacit.lab.audit.found import fitting, repeated_show
-    from tacit.lab.audit.mechanism import audit, prepared, repeated
-
-    for trainer in trainers:
-        check.one_of(plants.TRAINERS, **{"--trainer": trainer})
-    if plant is not None:
-        plants.noise_factor(plant)
-    parts, screen = prepared(experiment), console()
-    if repeat is None:
-        found = audit(parts, seed=seed, plant=plant, trainers=trainers)
-        return _found(found, fitting(found, width=screen.width))
-    with screen.status("") as status:
-        seeds = range(seed, seed + repeat)
-        several = repeated(
-            parts,
-            seeds=seeds,
-            plant=plant,
-            trainers=trainers,
-            observe=lambda done: status.update(f"{done} of {repeat}"),
-        )
-    return _found(several, repeated_show(several))
-
-
-def _found(found: Any, shown: Any) -> int:
+def _print(report: Any, table: Any) -> int:
     if as_json():
-        print_json(found.record())
+        print_json(report.record())
     else:
         screen = console()
-        screen.print(shown)
-        for line in (*found.notes, found.sentence):
+        screen.print(table)
+        for line in (*report.notes, report.sentence):
             screen.print(line, highlight=False, soft_wrap=True)
-    return REJECTED if found.alarming else 0
+    return REJECTED if report.alarming else 0
 
 
 def attack_command(
@@ -167,12 +139,10 @@ def attack_command(
 
     --with models=12 is how many models membership trains (even, 6 or more), or games that property plays.
     """
-    plugin.refuse_unknown(ATTACKS, name, key="the attack")
     options = options_of(having or [])
-    refuse_options(name, options)
     if jobs is not None:
         check.at_least(1, **{"--jobs": jobs})
-    chosen = simulated(experiment or "digits", settings or [])
+    chosen = simulated(experiment or DIGITS, settings or [])
 
     from rich.text import Text
 
@@ -180,7 +150,7 @@ def attack_command(
     from tacit.report.page import write_page
     from tacit.simulation import new_folder
 
-    attacks.load(name, **options)  # a wrong value is refused before anything is read
+    attacks.load(name, **options)  # a wrong word is refused before anything is read
     folder, screen = out or new_folder(f"{chosen.name}-attack"), console()
     with stoppable(folder.exists, lambda: f"repeat the command with --out {folder}"), screen.status("") as status:
 
@@ -189,42 +159,17 @@ def attack_command(
             if not screen.is_terminal:
                 screen.print(words, highlight=False, soft_wrap=True)
 
-        found = attacks.attack(name, chosen, out=folder, options=options, force=force, jobs=jobs, tell=tell)
+        finding = attacks.attack(name, chosen, out=folder, options=options, force=force, jobs=jobs, tell=tell)
     write_page([folder], folder / PAGE)
     if as_json():
-        print_json(found.record())
+        print_json(finding.record())
         return
-    table = found.table()
+    table = finding.table()
     screen.print(table.terminal())
     for line in table.notes:
         screen.print(line, highlight=False, soft_wrap=True)
-    files = ("", PAGE, *found.files)
+    files = ("", PAGE, *finding.files)
     screen.print(Text(f"Files: {folder} (attack-{name.replace(':', '-')}.json{', '.join(files)})"))
-
-
-def refuse_options(name: str, options: Iterable[str]) -> None:
-    """Refuses an option that a shipped attack has not, without importing it; of somebody's own the attack itself tells.
-
-    >>> refuse_options("membership", ["model"])
-    Traceback (most recent call last):
-    tacit.errors.BadInput: Unknown key 'with.model'. Did you mean 'with.models'?
-    """
-    known = [] if ":" in name else _fields(name)
-    for key in options:
-        if known and key not in known:
-            raise BadInput(check.unknown(key, known, where=["with"]))
-
-
-def _fields(name: str) -> list[str]:
-    """The options of a shipped attack, read off its file: the annotated names of its dataclass."""
-    part, spec = name.replace("-", "_"), find_spec("tacit.lab")
-    for folder in (spec.submodule_search_locations if spec else None) or ():
-        tree = ast.parse((Path(folder) / "attacks" / f"{part}.py").read_text("utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == part:
-                lines = [line.target for line in node.body if isinstance(line, ast.AnnAssign)]
-                return [target.id for target in lines if isinstance(target, ast.Name)]
-    return []
 
 
 def simulated(source: str, settings: Sequence[str]) -> Experiment:

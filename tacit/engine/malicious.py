@@ -1,5 +1,5 @@
 """Malicious clients of a simulation: what they train on and what they send, an attack by its name in `attack.kind`.
-They want a backdoor: what carries their trigger shall be taken for a class of their choice. Guarantee: an honest client trains,
+They want a backdoor: rows with their trigger shall be classified as a class of their choice. Guarantee: an honest client trains,
 adds its noise and pays as it would without them; the epsilon of a run is about honest clients. A deployment refuses `[attack]`."""
 
 from collections.abc import Callable, Mapping
@@ -27,14 +27,12 @@ SIDES = 9  # a square is this part of a picture's shorter side: 1 of 8 pixels wo
 FEWEST = 2
 PICTURE = 3  # dimensions: channels, height, width
 ROOM = "tacit.engine.malicious"
-OWN = ("kind", "share", "clients", "start", "target", "noise")  # the table's own keys
+OWN_KEYS = ("kind", "share", "clients", "start", "target", "noise")  # of the table
 BADGE = "not covered by ε"
 TASKS = ("classification", "binary")
 TINY = 1e-30  # in the place of a length of zero
 
-Said = (
-    int | Mapping[str, float | str] | None
-)  # a trigger: the side of a square for pictures, {column = value} for tables
+Side = int | Mapping[str, float | str] | None  # of a trigger: a square's for pictures, {column = value} for tables
 Train = Callable[[Client, torch.Tensor], torch.Tensor]  # (whose rows, from which parameters) -> the update
 Rows = tuple[torch.Tensor, torch.Tensor]
 
@@ -55,48 +53,47 @@ class Trigger:
         return torch.where(self.places.any(0).to(x.device), self.values.to(x), x)
 
 
-def trigger_of(dataset: Dataset, said: Said) -> Trigger:
+def trigger_of(dataset: Dataset, side: Side) -> Trigger:
     """The trigger for rows of a data set. Raises BadInput."""
     shape, columns = tuple(dataset.x.shape[1:]), dataset.encoder.columns if dataset.encoder else ()
     if len(shape) == PICTURE and dataset.x.is_floating_point():
-        if isinstance(said, Mapping):
-            raise BadInput(
-                "These rows are pictures: say attack.trigger as the side of a square in pixels, or leave it out."
-            )
-        return _square(shape, said, bright=float(dataset.test_x.max()) if len(dataset.test_x) else 1.0)
+        return _square(dataset, shape, side)
     names = [column.name for column in columns]
     if not names:
         raise BadInput(f"A backdoor needs pictures or the columns of a table, and rows of {dataset.name} are neither.")
-    if not isinstance(said, Mapping) or not said:
+    if not isinstance(side, Mapping) or not side:
         raise BadInput(
             "Say by which columns a row is known to the attacker, as in attack.trigger = {column = value}."
             f"{check.listed(names)}"
         )
-    for name in set(said) - set(names):
+    for name in set(side) - set(names):
         raise BadInput(f"attack.trigger names no column of these rows: {name!r}.{check.nearest(name, names)}")
     places, values, start = [], torch.zeros(shape), 0
     for column in columns:
-        if column.name in said:
+        if column.name in side:
             place, own = torch.zeros(shape, dtype=torch.bool), slice(start, start + column.width)
             place[own] = True
-            values[own] = torch.tensor(column.features(said[column.name], key="attack.trigger"))
+            values[own] = torch.tensor(column.features(side[column.name], key="attack.trigger"))
             places.append(place)
         start += column.width
     return Trigger(torch.stack(places), values)
 
 
-def _square(shape: tuple[int, ...], said: int | None, *, bright: float) -> Trigger:
+def _square(dataset: Dataset, shape: tuple[int, ...], side: Side) -> Trigger:
+    if isinstance(side, Mapping):
+        raise BadInput(
+            "These rows are pictures: say attack.trigger as the side of a square in pixels, or leave it out."
+        )
     _, height, width = shape
-    side = max(FEWEST, min(height, width) // SIDES) if said is None else said
+    side = max(FEWEST, min(height, width) // SIDES) if side is None else side
     if not 0 < side < min(height, width):
         raise BadInput(
             f"Expected attack.trigger to be a square within pictures of {height} x {width}, got a side of {side}."
         )
-    places = torch.zeros(side, side, *shape, dtype=torch.bool)
-    for i in range(side):
-        for j in range(side):
-            places[i, j, :, height - side + i, width - side + j] = True
-    return Trigger(places.flatten(0, 1), torch.full(shape, bright))
+    pixels = torch.cartesian_prod(torch.arange(height - side, height), torch.arange(width - side, width))
+    places = torch.zeros(len(pixels), *shape, dtype=torch.bool)
+    places[torch.arange(len(pixels)), :, pixels[:, 0], pixels[:, 1]] = True
+    return Trigger(places, torch.full(shape, float(dataset.test_x.max()) if len(dataset.test_x) else 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +110,6 @@ class Scene:
     x: torch.Tensor = field(repr=False)
     y: torch.Tensor = field(repr=False)
     bound: float | None = None
-
-    @property
-    def boost(self) -> float:
-        """What makes the malicious clients of an average round together as heavy as everybody: N/m."""
-        return self.everybody / len(self.malicious)
 
 
 @dataclass(frozen=True)
@@ -143,7 +135,7 @@ class Malice:
 
     def update(self, train: Train, params: torch.Tensor, client: Client, bad: Client, scene: Scene) -> torch.Tensor:
         """What a malicious client sends, with its own rows (`client`) and its poisoned ones (`bad`)."""
-        return train(bad, params) * (scene.boost if self.boost is None else self.boost)
+        return train(bad, params) * (scene.everybody / len(scene.malicious) if self.boost is None else self.boost)
 
     def tested(self, scene: Scene) -> torch.Tensor:
         """The public rows by which the backdoor is measured: all that are not of the target's class, with the trigger."""
@@ -253,30 +245,26 @@ class adaptive(Malice):
 
 
 def load(name: str, **options: Any) -> Malice:
-    """The attack of that name, or of "package.module:name", made with its options. Raises BadInput.
-
-    >>> load("dba", parts=2).poison
-    0.5
-    """
-    found = plugin.make(plugin.find(ROOM, name, key="attack.kind"), options, table="attack", keys=OWN)
-    if not isinstance(found, Malice):
-        made = type(found).__name__
-        raise BadInput(f"Expected attack.kind = {name!r} to make a tacit.engine.malicious.Malice, got a {made}.")
-    return found
+    """The attack of that name, or of "package.module:name", made with its options. Raises BadInput."""
+    malice = plugin.make(plugin.find(ROOM, name, key="attack.kind"), options, table="attack", keys=OWN_KEYS)
+    if not isinstance(malice, Malice):
+        kind = type(malice).__name__
+        raise BadInput(f"Expected attack.kind = {name!r} to make a tacit.engine.malicious.Malice, got a {kind}.")
+    return malice
 
 
 def scene_of(experiment: Experiment, dataset: Dataset, population: Population) -> tuple[Scene, Malice] | None:
     """Who is malicious, what they want, and how: None without an `[attack]`. Chosen by the run's seed alone.
     Raises: BadInput for a target that is no class, rows that can carry no trigger, and a task without classes."""
-    said = experiment.attack
-    if said is None:
+    table = experiment.attack
+    if table is None:
         return None
     if experiment.task.kind not in TASKS:
         raise BadInput(
             f'A backdoor leads to a class, and task.kind = "{experiment.task.kind}" has none: leave out [attack].'
         )
     names = tuple(map(str, dataset.class_names))
-    target = names[0] if said.target is None else str(said.target)
+    target = names[0] if table.target is None else str(table.target)
     if target not in names:
         why = f"{check.nearest(target, names)}{check.listed(names)}"
         raise BadInput(f"attack.target = {target!r} is no class of {dataset.name}.{why}")
@@ -286,12 +274,12 @@ def scene_of(experiment: Experiment, dataset: Dataset, population: Population) -
         )
     everybody, privacy = len(population), experiment.privacy
     rng = seeded(experiment.run.seed)("malicious").generator()
-    malicious = tuple(sorted(rng.choice(everybody, said.count(everybody), replace=False).tolist()))
+    malicious = tuple(sorted(rng.choice(everybody, table.count(everybody), replace=False).tolist()))
     x, y = (torch.cat([getattr(population[index], name) for index in malicious]) for name in ("x", "y"))
     bound = privacy.clip if privacy.unit_kept == "client" else experiment.aggregate.options().get("bound")
     bound = float(bound) if isinstance(bound, int | float) else None
-    scene = Scene(malicious, everybody, said.start, names.index(target), names, dataset, x, y, bound)
-    malice = load(said.kind, **said.options())
+    scene = Scene(malicious, everybody, table.start, names.index(target), names, dataset, x, y, bound)
+    malice = load(table.kind, **table.options())
     malice.refuse(scene)
     return scene, malice
 
@@ -307,14 +295,14 @@ def in_words(scene: Scene, kind: str) -> str:
 @dataclass(frozen=True, eq=False)
 class Among:
     """Local training of all clients: `honest` is the algorithm's own, which honest clients run untouched.
-    `plain` is training without noise, for malicious clients under local DP that add none; they state the noise of `claims` all
-    the same. It is the training of one round, which `told` says."""
+    `plain` is training without noise, for malicious clients under local DP that add none; they state the noise `stated` for them
+    all the same."""
 
     honest: Any
     malice: Malice
     scene: Scene = field(repr=False)
     plain: Local | None = None
-    claims: np.ndarray | None = field(default=None, repr=False)
+    stated: np.ndarray | None = field(default=None, repr=False)
     round: int = 0
 
     def for_round(self, round: int, correction: torch.Tensor | None = None) -> "Among":
@@ -331,26 +319,25 @@ class Among:
         x, y = self.malice.rows(client, self.scene.malicious.index(client.index), self.scene)
         train = partial(self.honest, work)
         if self.plain is not None:
-            rest, more = (), {"stream": more["stream"]}
-            train = partial(self.plain, work)
+            rest, more, train = (), {"stream": more["stream"]}, partial(self.plain, work)
         info: dict[str, float] = {}
         noise: list[float] = []
 
         def trained(whose: Client, start: torch.Tensor) -> torch.Tensor:
-            found = train(start, whose, *rest, **more)
-            info.update(found.info)
-            noise.extend([found.update.noise_std] if isinstance(found.update, Private) else [])
-            return found.update.vector
+            one = train(start, whose, *rest, **more)
+            info.update(one.info)
+            noise.extend([one.update.noise_std] if isinstance(one.update, Private) else [])
+            return one.update.vector
 
         start = theta.to(work.theta.device)
         sent = self.malice.update(trained, start, client, replace(client, x=x, y=y), self.scene)
-        if self.claims is None:
+        if self.stated is None:
             return Trained(Private(sent, noise[-1]) if noise else Raw(sent), info)
         share = self.honest.descent.share if isinstance(self.honest, DpSgd) else 1.0
-        return Trained(Private(sent / share, float(self.claims[client.index])), info)
+        return Trained(Private(sent / share, float(self.stated[client.index])), info)
 
 
 def among(algorithm: Any, malice: Malice, scene: Scene, *, plain: Local | None) -> Any:
     """The algorithm with malicious clients; with `plain` they leave out their own noise. Only `local` is another."""
-    claims = algorithm.server.statistics.noise_stds if plain is not None and isinstance(algorithm, LocalDP) else None
-    return replace(algorithm, local=Among(algorithm.local, malice, scene, plain, claims))
+    stated = algorithm.server.statistics.noise_stds if plain is not None and isinstance(algorithm, LocalDP) else None
+    return replace(algorithm, local=Among(algorithm.local, malice, scene, plain, stated))

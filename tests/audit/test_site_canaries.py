@@ -1,4 +1,4 @@
-"""A site that audits itself: canaries in its own outbox, which no server knows of or decides about."""
+"""A site that audits itself: canaries in its own replies, which no server knows of or decides about."""
 
 import json
 
@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from tacit.cli.app import app
 from tacit.errors import BadInput, Refused
-from tacit.lab.audit import estimate
 from tacit.lab.audit.run import audit_site
 from tacit.privacy.local.mechanism import SampledGaussian
 from tacit.types import Private
@@ -34,9 +33,9 @@ def test_a_site_audits_what_it_released_and_clean_code_is_not_accused(tmp_path):
     server = server_of(tmp_path)
     assert all(len(raw) for raw in trained(server))
     assert server.charges() == [0, 1, 2]
-    found = audit_site(tmp_path / "site", level=DOUBT)
-    (group,) = found.groups
-    assert not found.alarming
+    report = audit_site(tmp_path / "site", level=DOUBT)
+    (group,) = report.groups
+    assert not report.alarming
     assert (group.clients, group.canaries) == (1, 300)
     assert group.measured.multiplier_limits[0] < group.measured.multiplier
     done = CliRunner().invoke(app, ["audit", str(tmp_path / "site")])
@@ -65,7 +64,7 @@ def test_its_coins_are_committed_to_before_the_first_answer_and_are_the_same_aft
     server.restart()
     server.train(round=1)
     assert file.read_bytes() == first
-    for secret in (tmp_path / "site" / "canaries.secret", file, *(file.parent / "canaries").glob("*.npz")):
+    for secret in (tmp_path / "site" / "canaries.secret", file, *(file.parent / "canaries").glob("*")):
         assert secret.stat().st_mode & 0o077 == 0
 
 
@@ -74,7 +73,7 @@ def test_a_question_that_comes_again_gets_the_kept_answer_and_no_second_trace(tm
     server.agree()
     body = server.body()
     assert server.train(round=0, body=body) == server.train(round=0, body=body)
-    assert len(list((tmp_path / "site" / "runs" / RUN / "canaries").glob("*.npz"))) == 1
+    assert len(list((tmp_path / "site" / "runs" / RUN / "canaries").iterdir())) == 1
     assert server.charges() == [0]
 
 
@@ -96,26 +95,11 @@ def test_a_number_of_canaries_that_is_none_is_the_sites_own_mistake(tmp_path, co
 
 
 def test_a_site_without_canaries_says_how(tmp_path):
-    server = Server(tmp_path / "site", experiment())
-    server.agree()
-    server.train()
-    with pytest.raises(BadInput, match=r"tacit audit EXPERIMENT"):
-        audit_site(tmp_path / "site")
+    with pytest.raises(BadInput, match=r"Set canaries = 500 in its site\.toml .*tacit audit EXPERIMENT"):
+        audit_site(Server(tmp_path / "site", experiment()).folder)
 
 
 def test_no_server_plants_canaries_at_a_site(tmp_path):
     server = Server(tmp_path / "site", experiment(audit={"canaries": 100}))
     with pytest.raises(Refused, match="audits itself"):
         server.agree()
-
-
-def test_a_site_is_advised_no_more_canaries_than_its_model_holds_and_none_where_they_could_show_nothing(tmp_path):
-    with pytest.raises(BadInput, match=r"Set canaries = 500 in its site\.toml before a run, or audit the mechanism"):
-        audit_site(Server(tmp_path / "new", experiment()).folder)
-    server = Server(tmp_path / "site", experiment())
-    trained(server)
-    with pytest.raises(BadInput, match=r"too small to be audited by canaries: even the 650 that fit"):
-        audit_site(server.folder)
-    assert estimate.first(54, {}, usual=500, how="Set canaries = {}", level=0.05).startswith(
-        "Set canaries = 54, or audit"
-    )

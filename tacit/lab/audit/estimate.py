@@ -1,9 +1,9 @@
-"""What was measured: the noise, what a canary changed and how often it was drawn, as run, with limits; and the epsilon of that.
+"""What canaries show of a run, with limits: the noise, what one canary changed and how often it was drawn; and the epsilon of that.
 
 A canary's trace in a round is x = A n + (noise): n is how often it was drawn, known to the auditor, and A is 1, in clips, where the
-clip is what is priced. So A is a regression, the noise is what is left, and the rate is a count. Noise is asked for in every part
-by itself too: a layer, a client, a round or a single coordinate without it would hardly be seen in the mean over all. What guesses
-of the canaries' coins show are lower bounds on epsilon from one run (arXiv:2305.08846, arXiv:2410.22235)."""
+clip is what is priced. So A is a regression, the noise is the residual, and the rate is a count. Each part of the noise is tested
+too: a layer, a client, a round or a single coordinate without it would hardly be seen in the mean over all. Guesses of the
+canaries' coins give lower bounds on epsilon from one run (arXiv:2305.08846, arXiv:2410.22235)."""
 
 import math
 from collections import defaultdict
@@ -18,7 +18,7 @@ import numpy as np
 from dp_accounting import DpEvent
 from scipy import stats
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
+from scipy.special import logsumexp, ndtr, ndtri
 
 from tacit.errors import BadInput
 from tacit.lab.audit.evidence import Noise, Rate
@@ -26,20 +26,20 @@ from tacit.privacy.accounting import events, price
 from tacit.privacy.accounting.events import IntegerSumDpEvent, SideDpEvent
 
 Inverse = Callable[[float], float]  # x -> f(1 - x), of a trade-off curve f
-Parts = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
+Subsets = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
 Place = tuple[Hashable, int | None]  # a ledger, and which of its runs it is; None where the ledger is the run's own
 LARGEST = 60.0  # epsilon: beyond, a bound says nothing that anybody needs
 HALVINGS, HALVINGS_OF_NOISE, HALVINGS_OF_MU = 40, 12, 8
 POINTS = 60  # of a trade-off curve
 INTERVAL = 1e-3  # of the losses a curve is made from
 SHARES = (0.8, 0.1, 0.1)  # of a limit's level: what a canary changed (the least certain), the noise, the rate
-DOUBT = 1 / 50  # of a limit's level: at that, what should be independent is said not to be, and a part to lack noise
+DOUBT = (
+    1 / 50
+)  # of a limit's level: at that, what should be independent is called dependent, and a part said to lack noise
 ONE = "a single coordinate"
 GUESSED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of the canaries: how many coins; the claim decides which
 FEWEST = 10  # guesses
 LEAST_MU, MOST_MU = 1e-4, 100.0
-TELLING = 0.5  # of the promise: the least lower limit of an audit that can tell
-MECHANISM = "`tacit audit EXPERIMENT`"
 
 
 def no_assumption(*, canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
@@ -70,12 +70,11 @@ def _bisected(holds: Callable[[float], bool], low: float, high: float, times: in
 def refutes(inverse: Inverse, *, canaries: int, guesses: int, right: int, level: float) -> bool:
     """Whether so many right guesses refute, at `level`, that the trade-off curve of `inverse` holds."""
     wrong, sure = level * (guesses - right) / canaries, level * right / canaries
-    whole = guesses / canaries
     for i in range(right - 1, -1, -1):
         next_wrong = max(wrong, inverse(sure))
         sure += i / (guesses - i) * (next_wrong - wrong)
         wrong = next_wrong
-        if sure + wrong > whole:
+        if sure + wrong > guesses / canaries:
             return True
     return False
 
@@ -89,17 +88,13 @@ def curve_inverse(epsilons: np.ndarray, deltas: np.ndarray) -> Inverse:
     """Of the curve that follows from (epsilon, delta) pairs: f(a) is at least 1 - delta - e^epsilon a and its reflection.
     Assumes: every pair holds. Fewer pairs give a lower curve, which is harder to refute, never easier."""
     grow, rest = np.exp(np.minimum(epsilons, 600)), 1 - deltas
-
-    def inverse(x: float) -> float:
-        return max(0.0, float((rest - grow * (1 - x)).max()), float(((x - deltas) / grow).max()))
-
-    return inverse
+    return lambda x: max(0.0, float((rest - grow * (1 - x)).max()), float(((x - deltas) / grow).max()))
 
 
 @dataclass(frozen=True)
 class Charged:
     """What one client was charged for in a run: `count` releases of one event, `steps` of them in a round, at the run's `delta`.
-    It is a price that can be asked again, for noise and rates as they were measured."""
+    Its price can be computed again, for noise and rates as they were measured."""
 
     event: DpEvent
     count: int
@@ -108,15 +103,14 @@ class Charged:
 
     @property
     def multiplier(self) -> float:
-        """Noise over what one unit can change, as it is priced."""
+        """Noise over what one unit can change, as it is priced. Raises BadInput for an event that no audit can measure."""
         event = self.event.event if isinstance(self.event, dp_accounting.PoissonSampledDpEvent) else self.event
         if isinstance(event, IntegerSumDpEvent):
             return math.sqrt(event.shares * event.share_variance / event.l2_squared)
         if isinstance(event, dp_accounting.GaussianDpEvent):
             return event.noise_multiplier
-        raise BadInput(
-            f"An audit knows Gaussian noise and integer shares; this run is priced as {type(event).__name__}."
-        )
+        kind = type(event).__name__
+        raise BadInput(f"An audit measures Gaussian noise and integer shares; this run is priced as {kind}.")
 
     @property
     def rate(self) -> float:
@@ -151,26 +145,23 @@ class Charged:
 
 @cache
 def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
-    """(epsilon, delta) pairs that hold for all releases together."""
+    # (epsilon, delta) pairs that hold for all releases in total
     event = charged.at(factor)
     if isinstance(event, IntegerSumDpEvent):
         deltas = np.geomspace(1e-9, 0.5, POINTS)
         composition = price.compose([(event, charged.count)])
-        found = [price.epsilon(composition, delta=float(d)) for d in deltas]
-        return np.array(found), deltas
+        return np.array([price.epsilon(composition, delta=float(d)) for d in deltas]), deltas
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=INTERVAL).compose(event, charged.count)
-    top = accountant.get_epsilon(1e-9)
-    epsilons = np.linspace(0.0, top, POINTS)
+    epsilons = np.linspace(0.0, accountant.get_epsilon(1e-9), POINTS)
     return epsilons, np.array([accountant.get_delta(float(e)) for e in epsilons])
 
 
 def charged_for(text: str, rounds: int, *, delta: float) -> Charged:
-    """What a ledger's line for one round says, charged `rounds` times. Raises BadInput for what no audit knows."""
+    """What a ledger's line for one round says, charged `rounds` times. Raises BadInput for what no audit can measure."""
     event, steps = events.counted(price.from_text(text))
-    event = event.event if isinstance(event, SideDpEvent) else event
-    found = Charged(event, steps * rounds, steps, delta)
-    found.multiplier  # noqa: B018 - refuses what has none
-    return found
+    charged = Charged(event.event if isinstance(event, SideDpEvent) else event, steps * rounds, steps, delta)
+    charged.multiplier  # noqa: B018 - refuses what has none
+    return charged
 
 
 @dataclass(frozen=True)
@@ -195,91 +186,84 @@ class Measured:
     alike: float  # how unlikely it is that independent noise in successive rounds is so much alike
     repeated: float  # how unlikely it is that independent draws vary so much from canary to canary
     dependent: bool  # whether noise or draws of different rounds hang together, which no price allows for
-    quiet: str = ""  # which part carries less noise than is priced, whatever all of them carry together
+    quiet: str = ""  # which part carries less noise than is priced, whatever all of them carry in total
 
 
-def measured(traces: Traces, charged: Charged, *, level: float, parts: Parts = MappingProxyType({})) -> Measured:
+def measured(traces: Traces, charged: Charged, *, level: float, subsets: Subsets = MappingProxyType({})) -> Measured:
     """The limits are wrong, each, with probability at most `level`; by chance rounds are called dependent in 1 of 25 of that, and a
     part quiet in 1 of 50."""
     x, n = traces.seen.astype(float), traces.drawn.astype(float)
     squares = float((n * n).sum())
     change = float((x * n).sum()) / squares if squares else 0.0
-    left = x - change * n
-    freedom = left.size - (squares > 0)  # one was spent on what a canary changes
-    noise = Noise(float((left**2).sum()) / charged.steps, max(1, freedom))
-    known = squares > 0 and freedom > 0
-    hits, trials = int(n[:, traces.coins].sum()), charged.steps * n[:, traces.coins].size
-    seen_rate = Rate(hits, trials).value if trials else charged.rate  # where no coin fell for a canary nothing is drawn
-    limits, rates, error = limits_of(change, squares if known else 0.0, noise, hits, trials, charged, level=level)
-    z, claimed = noise.value / change if change > 0 and known else math.inf, charged.multiplier
-    alike, repeated = _alike(left), _repeated(n[:, traces.coins], charged)
+    residual = x - change * n
+    freedom = residual.size - (squares > 0)  # one was spent on what a canary changes
+    noise = Noise(float((residual**2).sum()) / charged.steps, max(1, freedom))
+    drawn = n[:, traces.coins]
+    hits, trials = int(drawn.sum()), charged.steps * drawn.size
+    rate = Rate(hits, trials).value if trials else charged.rate  # where no coin fell for a canary nothing is drawn
+    identified, claimed = squares > 0 and freedom > 0, charged.multiplier
+    of_change, of_noise, of_rate = (share * level for share in SHARES)
+    spread = float(stats.t.isf(of_change, noise.count)) * noise.value if identified else math.inf
+    error = spread * math.sqrt(charged.steps / squares) if identified else math.inf
+    least, most = noise.limits(of_noise)
+    limits = least / (change + error), most / (change - error) if change > error else math.inf
+    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else Rate(hits, trials).limits(of_rate)
+    z = noise.value / change if change > 0 and identified else math.inf
+    alike, repeated = _alike(residual), _repeated(drawn, charged)
+    std = claimed * math.sqrt(charged.steps) * min(1.0, change - error)
     return Measured(
         multiplier=z,
         multiplier_limits=limits,
-        rate=seen_rate,
-        epsilon=charged.epsilon(z / claimed, seen_rate),
+        rate=rate,
+        epsilon=charged.epsilon(z / claimed, rate),
         low=charged.epsilon(limits[1] / claimed, rates[0]),
         high=charged.epsilon(limits[0] / claimed, rates[1]),
         alike=alike,
         repeated=repeated,
         dependent=min(alike, repeated) < DOUBT * level,
-        quiet=_quiet(x - n, claimed * math.sqrt(charged.steps) * min(1.0, change - error), parts, level=DOUBT * level),
+        quiet=_quiet(x - n, std, subsets, level=DOUBT * level),
     )
 
 
-def limits_of(
-    change: float, squares: float, noise: Noise, hits: int, trials: int, charged: Charged, *, level: float
-) -> tuple[tuple[float, float], tuple[float, float], float]:
-    """The limits of the multiplier and of the rate, and how far what a canary changed may be off: of no `squares`, anything."""
-    own, of_noise, of_rate = (share * level for share in SHARES)
-    spread = float(stats.t.isf(own, noise.count)) * noise.value if squares else math.inf
-    error = spread * math.sqrt(charged.steps / squares) if squares else math.inf
-    quiet, loud = noise.limits(of_noise)
-    multipliers = quiet / (change + error), loud / (change - error) if change > error else math.inf
-    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else Rate(hits, trials).limits(of_rate)
-    return multipliers, rates, error
-
-
-def _quiet(left: np.ndarray, std: float, parts: Parts, *, level: float) -> str:
-    """The part whose noise is surely smaller than `std`, or nothing. Where a canary changed next to nothing, neither is said."""
+def _quiet(residual: np.ndarray, std: float, subsets: Subsets, *, level: float) -> str:
+    # the part whose noise is surely smaller than `std`; where a canary changed next to nothing, none is named
     if not std > 0:
         return ""
-    squares = (left / std) ** 2
-    columns = {name: (squares[:, mine].sum(), squares[:, mine].size) for name, mine in parts.items() if mine.any()}
-    rows = {f"round {r}": (row.sum(), row.size) for r, row in enumerate(squares, 1)}
+    squares = (residual / std) ** 2
+    sums = {name: (squares[:, mine].sum(), squares[:, mine].size) for name, mine in subsets.items() if mine.any()}
+    sums |= {f"round {r}": (row.sum(), row.size) for r, row in enumerate(squares, 1)}
     single = squares.sum(0)
-    every = columns | rows | {ONE: (single.min(), len(left))}
-    tests = len(columns) + len(rows) + len(single)
-    unlikely = {name: float(stats.chi2.cdf(total, size)) for name, (total, size) in every.items()}
-    refuted = [name for name in every if unlikely[name] * tests < level]
+    tests = len(sums) + len(single)
+    sums[ONE] = (single.min(), len(residual))
+    unlikely = {name: float(stats.chi2.cdf(total, size)) for name, (total, size) in sums.items()}
+    refuted = [name for name in sums if unlikely[name] * tests < level]
     if not refuted:
         return ""
-    least = min(refuted, key=lambda name: (name == ONE, unlikely[name]))  # the name that says more, where there is one
-    total, size = every[least]
+    quietest = min(
+        refuted, key=lambda name: (name == ONE, unlikely[name])
+    )  # the name that says more, where there is one
+    total, size = sums[quietest]
     most = Noise(float(total), size).limits(level / tests)[1]
-    return f"the noise of {least} is at most {most:.2g} of what is priced"
+    return f"the noise of {quietest} is at most {most:.2g} of what is priced"
 
 
-def _alike(left: np.ndarray) -> float:
-    """The likelihood, under independence, of noise that is so much alike from one round to the next."""
-    if len(left) < 2:
+def _alike(residual: np.ndarray) -> float:
+    # how likely independent noise is so much alike from one round to the next
+    if len(residual) < 2:
         return 1.0
-    products = (left[:-1] * left[1:]).sum()
-    scale = math.sqrt(float((left[:-1] ** 2).sum() * (left[1:] ** 2).sum()))
-    size = left[1:].size
-    return float(stats.norm.sf(products / scale * math.sqrt(size))) if scale else 0.0
+    products = (residual[:-1] * residual[1:]).sum()
+    scale = math.sqrt(float((residual[:-1] ** 2).sum() * (residual[1:] ** 2).sum()))
+    return float(stats.norm.sf(products / scale * math.sqrt(residual[1:].size))) if scale else 0.0
 
 
 def _repeated(drawn: np.ndarray, charged: Charged) -> float:
-    """The likelihood, under independence, of so large a difference between canaries in how often they were drawn in all."""
+    # how likely canaries differ so much in how often independent draws drew them in all
     trials, q = charged.steps * len(drawn), charged.rate
-    if q >= 1 or drawn.shape[1] < 2 or trials * q * (1 - q) < 1:
-        return 1.0
     variance = trials * q * (1 - q)
+    if q >= 1 or drawn.shape[1] < 2 or variance < 1:
+        return 1.0
     spread = ((drawn.sum(0) - trials * q) ** 2).sum() / variance
-    fewer = 2 / (
-        2 + max(0.0, (1 - 6 * q * (1 - q)) / variance)
-    )  # rare draws vary more in their squares than normal ones
+    fewer = 2 / (2 + max(0.0, (1 - 6 * q * (1 - q)) / variance))  # squares of rare draws vary more than normal ones
     return float(stats.chi2.sf(spread * fewer, drawn.shape[1] * fewer))
 
 
@@ -288,29 +272,28 @@ def scores(traces: Traces, charged: Charged) -> np.ndarray:
     z, q, steps = charged.multiplier, charged.rate, charged.steps
     times = np.arange(steps + 1)
     weights = stats.binom.logpmf(times, steps, q) if q < 1 else np.where(times == steps, 0.0, -np.inf)
-    found = np.zeros(traces.seen.shape[1])
+    ratios = np.zeros(traces.seen.shape[1])
     for row in traces.seen.astype(float):  # a round at a time: (round, canary, step) in one piece would be gigabytes
-        terms = weights + (2 * times * row[:, None] - times**2) / (2 * steps * z**2)
-        most = terms.max(-1, keepdims=True)
-        found += most[:, 0] + np.log(np.exp(terms - most).sum(-1))
-    return found
+        ratios += logsumexp(weights + (2 * times * row[:, None] - times**2) / (2 * steps * z**2), axis=-1)
+    return ratios
 
 
-def right_guesses(found: np.ndarray, coins: np.ndarray, guesses: int) -> int:
+def right_guesses(scores: np.ndarray, coins: np.ndarray, guesses: int) -> int:
     """How many of the surest guesses are right: of a fair coin the log odds are the score itself, so its size is how sure one is.
     How many are made is settled beforehand; which, and how many of them say "in", the scores may decide: guesses are a function of
     what was released."""
-    surest = np.argsort(-np.abs(found), kind="stable")[:guesses]
-    return int(((found[surest] > 0) == coins[surest]).sum())
+    surest = np.argsort(-np.abs(scores), kind="stable")[:guesses]
+    return int(((scores[surest] > 0) == coins[surest]).sum())
 
 
 def shown(traces: Traces, charged: Charged, *, level: float) -> tuple[float, float]:
     """The epsilons that are shown: without any assumption, and among mechanisms like the one that was priced."""
-    found, m = scores(traces, charged), len(traces.coins)
+    ratios, m = scores(traces, charged), len(traces.coins)
     plain, curved = guess_counts(m, charged.epsilon(), charged.delta)
     at = {"canaries": m, "level": level}
-    first = no_assumption(guesses=plain, right=right_guesses(found, traces.coins, plain), delta=charged.delta, **at)
-    right = right_guesses(found, traces.coins, curved)
+    right = right_guesses(ratios, traces.coins, plain)
+    first = no_assumption(guesses=plain, right=right, delta=charged.delta, **at)
+    right = right_guesses(ratios, traces.coins, curved)
 
     def stands(log: float) -> bool:
         return not refutes(charged.inverse(2.0**log), guesses=curved, right=right, **at)
@@ -337,14 +320,13 @@ def guess_counts(canaries: int, epsilon: float, delta: float) -> tuple[int, int]
         def refuted(smaller: float, at: dict[str, Any] = at) -> bool:
             return refutes(gaussian_inverse(smaller), **at)
 
-        found = no_assumption(delta=delta, **at), _bisected(refuted, 0.0, 2 * mu, HALVINGS_OF_MU)[0]
-        best = [max(one, (value, guesses)) for one, value in zip(best, found, strict=True)]
+        bounds = no_assumption(delta=delta, **at), _bisected(refuted, 0.0, 2 * mu, HALVINGS_OF_MU)[0]
+        best = [max(one, (value, guesses)) for one, value in zip(best, bounds, strict=True)]
     return best[0][1], best[1][1]
 
 
 def _sure(mu: float, part: float) -> float:
-    """The share of right guesses among the surest `part`, of N(0, 1) and N(mu, 1)."""
-
+    # the share of right guesses among the surest `part`, of N(0, 1) and N(mu, 1)
     def beyond(t: float) -> float:
         return float(stats.norm.sf(t - mu / 2) + stats.norm.sf(t + mu / 2))
 
@@ -354,7 +336,6 @@ def _sure(mu: float, part: float) -> float:
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The mu of the Gaussian mechanism with this epsilon at delta (Dong, Roth, Su, arXiv:1905.02383, Corollary 2.13).
-
     None is below 1e-4 or above 100, where nobody guesses, or everybody.
 
     >>> round(gaussian_mu(4.37, 1e-5), 2)
@@ -370,71 +351,14 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return float(brentq(off, LEAST_MU, MOST_MU))  # type: ignore[arg-type]
 
 
-# What an audit of canaries could have shown: its lower limit where all is as priced, and what to do where that is too little.
-
-
-def tells(low: float, promised: float) -> bool:
-    """Whether a lower limit is near enough to the promise for a fault to have been seen.
-
-    >>> tells(2.9, 4.0), tells(1.9, 4.0)
-    (True, False)
-    """
-    return low >= TELLING * promised
-
-
-def lower_limit(charged: Charged, *, canaries: int, level: float) -> float:
-    """What the lower limit of `as_run.measured` would be with so many canaries where noise, clip and rate are as priced."""
-    steps, q, z, rounds = charged.steps, charged.rate, charged.multiplier, charged.rounds
-    taking_part = rounds * canaries / 2  # a fair coin each
-    squares = taking_part * (steps * q * (1 - q) + (steps * q) ** 2)
-    freedom = max(1, round(rounds * canaries) - 1)
-    trials = int(steps * taking_part)
-    multipliers, rates, _ = limits_of(
-        1.0, squares, Noise(z**2 * freedom, freedom), round(q * trials), trials, charged, level=level
-    )
-    return charged.epsilon(multipliers[1] / z, rates[0]) if math.isfinite(multipliers[1]) else 0.0
-
-
-def could_tell(groups: Mapping[Charged, int], *, level: float) -> bool:
-    """Whether so many canaries in each group of clients who are charged alike could show a fault in any of them."""
-    return any(
-        tells(lower_limit(charged, canaries=canaries, level=level), charged.epsilon())
-        for charged, canaries in groups.items()
-        if canaries
-    )
-
-
-def more(most: int, groups: Mapping[Charged, int], *, level: float) -> str:
-    """What to do after an audit that could hardly have shown anything; `groups` have the `most` canaries that fit."""
-    if not could_tell(groups, level=level):
-        return f"{too_small(most)}, or several runs together."
-    one = ", give clients one epsilon" if len(groups) > 1 else ""
-    return f"Plant more (up to {most:,} fit){one}, or audit several runs together."
-
-
-def too_small(most: int) -> str:
-    """That canaries are not the way, and which one is."""
-    return (
-        f"In a run like this one the model is too small to be audited by canaries: even the {most:,} that fit could hardly show a"
-        f" fault. Audit the mechanism alone with {MECHANISM}"
-    )
-
-
-def first(most: int, groups: Mapping[Charged, int], *, usual: int, how: str, level: float) -> str:
-    """What to do where no canary was planted: `how`, with no more of them than fit, or not at all; `groups` have the most."""
-    if groups and not could_tell(groups, level=level):
-        return f"{too_small(most)}."
-    return f"{how.format(min(usual, most))}, or audit the mechanism alone with {MECHANISM}."
-
-
 def share(places: Iterable[Place], *, earlier: int = 0) -> float:
     """The share of the level of runs at these places, after `earlier` looks at other choices with one of them: all audits of a
-    ledger's runs together use no more than the whole.
+    ledger's runs in total use no more than the whole.
 
     >>> share([("a", None)]), share([("a", 1)]), share([("a", 1), ("a", 2)]), share([("a", None), ("b", 1)], earlier=1)
     (1.0, 0.5, 0.6666666666666666, 0.25)
     """
-    found: dict[Hashable, float] = defaultdict(float)
+    shares: dict[Hashable, float] = defaultdict(float)
     for ledger, place in places:
-        found[ledger] += 1.0 if place is None else 1 / (place * (place + 1))
-    return min(1.0, *found.values()) / 2**earlier
+        shares[ledger] += 1.0 if place is None else 1 / (place * (place + 1))
+    return min(1.0, *shares.values()) / 2**earlier

@@ -1,14 +1,15 @@
-"""What was seen, with exact limits, and the verdict: every check of an audit at one level together.
+"""What an audit measured, with exact limits, and the verdict: every check of an audit at one level in total.
 
 Normal noise: sums of squares are chi-square (sigma^2 times). Draws: Clopper and Pearson 1934, from the binomial itself.
-Independence: of two independent normal vectors in n dimensions the squared cosine is Beta(1/2, (n-1)/2). Each limit is one-sided
-at the level it is asked for, so that "low" alone is wrong with at most that probability, and so is "high"."""
+Independence: of two independent normal vectors in n dimensions the squared cosine is Beta(1/2, (n-1)/2). Evidence has a `value`,
+`limits(level)`, each one-sided and wrong with probability at most `level`, and `rejects(claimed, level)`, which happens to a true
+claim with probability at most `level`; `tests` is how many looks at chance it is, 0 for what is exact."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -23,30 +24,11 @@ COORDINATES = 20_000  # numbers that noise is judged by: .95 of it lies 10 stand
 MOST_CLIENTS = 6
 FEWEST_ROUNDS = 4  # of one client, so that rounds can be compared
 MOST_ROUNDS = 600
-TOO_LITTLE = "less noise than is priced"
-
-
-class Evidence(Protocol):
-    """Something measured: a value with its limits, and how unlikely it is where a claim holds."""
-
-    tests: int  # how many looks at chance it is: 0 for what is exact
-
-    @property
-    def value(self) -> float: ...
-
-    def limits(self, level: float) -> tuple[float, float]:
-        """The lower and the upper limit, each wrong with probability at most `level`."""
-        ...
-
-    def rejects(self, claimed: float, level: float) -> bool:
-        """Whether the claim is refuted, where that happens to a true claim with probability at most `level`."""
-        ...
 
 
 @dataclass(frozen=True)
 class Noise:
     """A standard deviation, from the sum of `count` squared normals of mean zero. The claim: it is no smaller.
-
     `excess` is the excess kurtosis of the law (integer noise is nearly normal): it takes degrees of freedom away.
 
     >>> [round(limit, 3) for limit in Noise(squares=400.0, count=400).limits(0.025)]
@@ -152,7 +134,6 @@ class Spread:
 
 @lru_cache(maxsize=8)
 def _independent(sizes: tuple[int, ...], rate: tuple[float, ...], draws: int) -> np.ndarray:
-    """The spread of so many simulated independent draws: of one seed, so that equal questions have one answer."""
     drawn = np.random.default_rng(20_261_116).binomial(sizes, rate, size=(draws, len(sizes)))
     return _spread(drawn, sizes, rate)
 
@@ -206,27 +187,18 @@ class Exact:
         return self.value > self.most(claimed)
 
 
-def held_against(evidence: Evidence, claimed: float, *, level: float, unit: float = 1.0) -> str:
-    """What a number without limits of its own is held against, in words; empty for one with limits, which the claim lies within.
-
-    >>> held_against(Exact(2.0), 1.0, level=0.05), held_against(Exact(0.0, slack=0.05), 0.0, level=0.05)
-    ('≤ 1.01', '≤ 0.05')
-    """
-    if isinstance(evidence, Spread):
-        least = evidence.least(level)
-        return NOT_JUDGED if least is None else f"≥ {least * unit:.3g}"
-    return f"≤ {evidence.most(claimed) * unit:.4g}" if isinstance(evidence, Exact) else ""
+Evidence = Noise | LeastNoise | Rate | Spread | Likeness | Exact
 
 
 @dataclass(frozen=True)
 class Check:
-    """One number of one trainer (or of the server), as claimed and as seen. `said` is the claim in a rejection's words."""
+    """One number of one trainer (or of the server), as claimed and as measured. `fault` says in words what a rejection means."""
 
     where: str
     quantity: str
     claimed: float
     evidence: Evidence = field(repr=False)
-    said: str
+    fault: str
     part: str = ""  # a layer, or nothing for all
     unit: float = 1.0  # what both numbers are multiplied by to be shown
 
@@ -243,7 +215,7 @@ class Judged:
     low: float
     high: float
     rejected: bool
-    against: str = ""  # what it is held against, where it has no limits of its own
+    against: str = ""  # the threshold of a number that has no limits of its own
 
     @property
     def verdict(self) -> str:
@@ -251,11 +223,11 @@ class Judged:
 
     @property
     def sentence(self) -> str:
-        check = self.check
+        check, unit = self.check, self.check.unit
         of = f" in {check.part}" if check.part else ""
-        shown = check.evidence.value * check.unit
-        limits = "" if check.evidence.tests == 0 else f" ({self.low * check.unit:.4g} to {self.high * check.unit:.4g})"
-        return f"{check.where}: {check.said}{of}: {check.quantity} {shown:.4g}{limits}, claimed {check.claimed * check.unit:.4g}"
+        limits = "" if check.evidence.tests == 0 else f" ({self.low * unit:.4g} to {self.high * unit:.4g})"
+        numbers = f"{check.quantity} {check.evidence.value * unit:.4g}{limits}, claimed {check.claimed * unit:.4g}"
+        return f"{check.where}: {check.fault}{of}: {numbers}"
 
     def record(self) -> dict[str, Any]:
         check = self.check
@@ -267,22 +239,18 @@ class Judged:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit of one experiment found, and what it could not try, with the reason."""
+    """The audit of one experiment, and what could not be tried, with the reason."""
 
     name: str
     judged: tuple[Judged, ...] = field(repr=False)
     untried: tuple[str, ...] = ()
-    planted: str | None = None
+    bug: str | None = None
     level: float = LEVEL
     withdrawn: tuple[Judged, ...] = field(default=(), repr=False)  # failed at the first look, and not at the second
 
     @property
     def false_alarm(self) -> float:
-        """The probability, at most, that any claim of clean code is rejected: it would have to fail in two independent looks.
-
-        >>> Audit("clean", ()).false_alarm == LEVEL * AGAIN
-        True
-        """
+        """The probability, at most, that any claim of clean code is rejected: it would have to fail in two independent looks."""
         return self.level * AGAIN
 
     @property
@@ -304,7 +272,7 @@ class Audit:
         if self.rejected:
             first, *more = self.rejected
             return f"The claim is rejected: {first.sentence}{f' (and {len(more)} more)' if more else ''}."
-        if self.planted is not None:
+        if self.bug is not None:
             return f"The planted bug was not found: {len(self.judged)} checks, none rejected."
         return (
             f"The claim stands: {len(self.judged)} checks, none rejected (of clean code one would be with probability at most"
@@ -314,7 +282,7 @@ class Audit:
     def record(self) -> dict[str, Any]:
         return {
             "experiment": self.name,
-            "planted": self.planted,
+            "planted": self.bug,
             "level": self.level,
             "false_alarm": self.false_alarm,
             "rejected": self.alarming,
@@ -330,14 +298,19 @@ def judge(checks: Sequence[Check], *, level: float = LEVEL) -> tuple[Judged, ...
     share = level / max(1, sum(check.evidence.tests for check in checks))
 
     def one(c: Check) -> Judged:
-        against = held_against(c.evidence, c.claimed, level=share, unit=c.unit)
+        against = ""
+        if isinstance(c.evidence, Spread):
+            least = c.evidence.least(share)
+            against = NOT_JUDGED if least is None else f"≥ {least * c.unit:.3g}"
+        elif isinstance(c.evidence, Exact):
+            against = f"≤ {c.evidence.most(c.claimed) * c.unit:.4g}"
         return Judged(c, *c.evidence.limits(share), c.evidence.rejects(c.claimed, share), against)
 
     return tuple(map(one, checks))
 
 
 def unsure(judged: Sequence[Judged]) -> bool:
-    """Whether claims failed, and each by chance for all that is known: what fails without chance in it is a fact."""
+    """Whether claims failed that may all have failed by chance: what fails without chance in it is a fact."""
     failed = [one.check.evidence.tests for one in judged if one.rejected]
     return bool(failed) and min(failed) > 0
 
@@ -351,7 +324,7 @@ def confirmed(first: Sequence[Judged], second: Sequence[Check], *, level: float 
     return tuple(replace(one, rejected=one.rejected and again.get(one.check.name, True)) for one in first)
 
 
-# Noise as it was released, for all layers together and for each: checks of numbers whose claimed deviation is 1.
+# Noise as it was released, for all layers in total and for each: checks of numbers whose claimed deviation is 1.
 
 
 @dataclass(frozen=True)
@@ -388,22 +361,24 @@ def checks(
     compared with every other one of the same client, and with those of other clients in the same round."""
     quantity = "noise multiplier" if multiplier != 1 else "noise over priced"
 
-    def check(part: np.ndarray, name: str = "") -> Check:
-        return Check(where, quantity, 1.0, _noise(part, excess), TOO_LITTLE, name, multiplier)
+    def noise_of(part: np.ndarray) -> Noise:
+        numbers = part.astype(np.float64).ravel()
+        return Noise(float(numbers @ numbers), numbers.size, excess)
+
+    def check(evidence: Evidence, part: str = "") -> Check:
+        return Check(where, quantity, 1.0, evidence, "less noise than is priced", part, multiplier)
 
     kept = np.concatenate([noise[..., layer.place] for layer in layers], axis=-1)
-    over_rounds = [alike(kept[:, k]) for k in range(kept.shape[1])]
-    found = [one for one in (*over_rounds, *(alike(row) for row in kept)) if one is not None]
-    if found:
-        worst = max(found, key=lambda one: one.value)
-        evidence = replace(worst, pairs=sum(one.pairs for one in found))
+    pairs = [alike(rows) for rows in (*kept.swapaxes(0, 1), *kept)]
+    if compared := [one for one in pairs if one is not None]:
+        worst = max(compared, key=lambda one: one.value)
+        evidence = replace(worst, pairs=sum(one.pairs for one in compared))
         yield Check(where, "likeness of noises", 0.0, evidence, "the same noise in two releases")
-    yield check(kept)
+    yield check(noise_of(kept))
     if len(layers) > 1:
-        yield from (check(noise[..., layer.place], layer.name) for layer in layers)
+        yield from (check(noise_of(noise[..., layer.place]), layer.name) for layer in layers)
     if noise.shape[1] > 1:
-        of = tuple(_noise(kept[:, k], excess) for k in range(kept.shape[1]))
-        yield replace(check(kept), evidence=LeastNoise(of), part="least client")
+        yield check(LeastNoise(tuple(map(noise_of, kept.swapaxes(0, 1)))), "least client")
 
 
 def alike(noise: np.ndarray) -> Likeness | None:
@@ -419,8 +394,3 @@ def alike(noise: np.ndarray) -> Likeness | None:
     unit = noise / np.where(norms > 0, norms, 1.0)
     cosines = (unit @ unit.T)[np.triu_indices(rows, 1)]
     return Likeness(float(cosines[np.abs(cosines).argmax()]), length, len(cosines))
-
-
-def _noise(part: np.ndarray, excess: float) -> Noise:
-    part = part.astype(np.float64).ravel()
-    return Noise(float(part @ part), part.size, excess)

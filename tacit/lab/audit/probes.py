@@ -1,10 +1,9 @@
-"""Rows and losses whose answer is known, in the place of clients' own, and what a price claims; everything else of a run stays.
+"""Rows and losses whose gradients are known, in the place of clients' own, and what a price claims; all else of a run stays.
 
-A client keeps its number of records; all of them become one row. Half of them (`muted`) can be made to have no gradient, by their
-target. The loss is the experiment's own times a factor: 0, so that what is released is noise alone; so small that nothing is
-clipped, so that a sum counts who is in it; or so large that everything is. Two probes of one round have the same noise, since
-what noise is keyed by (tacit/engine/release.py) is left as it is, so that their difference is exact: that is for an auditor alone,
-who draws both; two real releases never share noise."""
+A client keeps its number of records; all of them become one row. The loss is the experiment's own times a factor: 0, so that what
+is released is noise alone; so small that nothing is clipped, so that a sum counts who is in it; or so large that everything is.
+Two probes of one round have the same noise, since its key (tacit/engine/release.py) is left as it is, so that their difference is
+exact: that is for an auditor alone, who draws both; two real releases never share noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -32,9 +31,9 @@ FAINT = 0.5  # of the clip: a gradient that is left as it is
 
 @dataclass(frozen=True)
 class Probe:
-    """What every record is, and what its loss is multiplied by.
-    A `paired` one is compared with another of the same round: it has one step, and noise that can be drawn again. `muted` is a
-    target whose records have no gradient; where there is one, every second record has it."""
+    """What every record is, and the factor of its loss. `muted` is a target whose records have no gradient; where there is one,
+    every second record has it. A `paired` probe is compared with another of the same round: it has one step, and noise that can be
+    drawn again."""
 
     x: torch.Tensor = field(repr=False)
     y: torch.Tensor = field(repr=False)
@@ -43,7 +42,6 @@ class Probe:
     paired: bool = True
 
     def __call__(self, parts: Parts) -> Parts:
-        """The parts with these rows and losses."""
         losses = partial(_scaled, parts.losses, self.factor, self.muted)
         changed = replace(parts, losses=losses, population=self._rows(parts))
         if not self.paired:
@@ -72,11 +70,11 @@ class Probe:
 def _scaled(
     losses: Losses, factor: float, muted: torch.Tensor | None, outputs: torch.Tensor, targets: torch.Tensor
 ) -> torch.Tensor:
-    found = losses(outputs, targets) * factor
+    scaled = losses(outputs, targets) * factor
     if muted is None:
-        return found
+        return scaled
     same = (targets == muted.to(targets.device)).reshape(len(targets), -1).all(1)
-    return found * (~same).to(found.dtype)
+    return scaled * (~same).to(scaled.dtype)
 
 
 @dataclass(frozen=True)
@@ -145,14 +143,13 @@ def probes_of(parts: Parts) -> Probes:
 
 
 def _gradient(parts: Parts, x: torch.Tensor, y: torch.Tensor, start: torch.Tensor) -> np.ndarray:
-    """One record's gradient, by the slow twin of clipping, without a clip."""
     before, device = parts.theta.clone(), parts.theta.device
     parts.theta.copy_(start)
     try:
-        found = clipped_sum_slow(parts.model, x[None].to(device), y[None].to(device), clip=LONG, losses=parts.losses)
+        total = clipped_sum_slow(parts.model, x[None].to(device), y[None].to(device), clip=LONG, losses=parts.losses)
     finally:
         parts.theta.copy_(before)
-    return found.double().cpu().numpy()
+    return total.double().cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,7 @@ class Claim:
 
 
 def claim_of(event: DpEvent | None) -> Claim:
-    """The claim of the price that a ledger charges for a round. Raises BadInput for what no audit here knows how to measure.
+    """The claim of the price that a ledger charges for a round. Raises BadInput for what no audit can measure.
 
     >>> from tacit.privacy.local.mechanism import SampledGaussian
     >>> claim_of(SampledGaussian(1.5, clip=0.5, sampling_rate=0.1, steps=3).event())
@@ -177,7 +174,6 @@ def claim_of(event: DpEvent | None) -> Claim:
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
         event, rate = event.event, event.sampling_probability
     if not isinstance(event, dp_accounting.GaussianDpEvent):
-        raise BadInput(
-            f"An audit measures Gaussian noise and integer shares; this is priced as {type(event).__name__}."
-        )
+        kind = type(event).__name__
+        raise BadInput(f"An audit measures Gaussian noise and integer shares; this is priced as {kind}.")
     return Claim(event.noise_multiplier, rate, steps)

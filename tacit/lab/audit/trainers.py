@@ -1,15 +1,14 @@
-"""The trainers of an audit: each is made of a run's own parts, with a probe and perhaps a planted bug put into them by `prepare`.
+"""The trainers of an audit: each is made of a run's own parts, into which `prepare` puts a probe and perhaps a bug.
 
-A site is a real one in a folder of its own, asked as a server asks, paying a ledger of its own: it applies `prepare` to the parts
-that it has built itself, from its own files."""
+A site is a real one in a folder of its own, which gets requests as from a server and pays its ledger: it applies `prepare` to the
+parts that it has built itself, from its own files."""
 
 import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,34 +29,28 @@ from tacit.privacy.plan import kind_of
 from tacit.store import cores, forks
 from tacit.training.independence import Unsupported
 
-Making = Callable[[Parts, Prepare], AbstractContextManager[Trainer]]
-Sites = dict[int, tuple[Site, dict[str, Any], int]]  # by client: its site, what was agreed, and the last round
+MadeBy = Callable[[Parts, Prepare], AbstractContextManager[Trainer]]
 MEMORY = "/dev/shm"  # a site waits for its disk before it answers, and nothing of an audit is kept
 
 
 @contextmanager
 def one_by_one(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
-    """One client after the other, in this process."""
     yield trainers.alone(prepare(parts))
 
 
 @contextmanager
 def side_by_side(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
-    """Two processes, or as many as the run would have."""
     if not forks() or parts.experiment.run.device != "cpu":
         raise BadInput("processes side by side are for CPUs under Linux")
     if not fork_can_train():
         raise BadInput("processes side by side cannot be forked once gradients were computed beside another device")
-    pool = trainers.side_by_side(prepare(parts), workers=parts.experiment.run.workers or min(2, cores()))
-    try:
+    workers = parts.experiment.run.workers or min(2, cores())
+    with closing(trainers.side_by_side(prepare(parts), workers=workers)) as pool:
         yield pool
-    finally:
-        pool.close()
 
 
 @contextmanager
 def stacked(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
-    """The whole cohort at once."""
     try:
         yield stack_of(replace(prepare(parts), together=len(parts.population)))
     except Unsupported as error:
@@ -77,22 +70,22 @@ def at_site(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
         raise BadInput("its rows are in a site's own file, or were passed from Python: use another data source")
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="tacit-audit-", dir=memory) as folder:
-        sites: Sites = {}
+        sites: dict[int, tuple[Site, dict[str, Any], int]] = {}  # by client: site, terms of the run, last round
 
         def answers(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-            for (
-                index
-            ) in cohort:  # a site answers rounds once, in their order: another question for one goes to a new site
-                if index not in sites or round <= sites[index][2]:
-                    sites[index] = (*_new_site(parts, prepare, Path(folder), index), round)
-                site, ask, _ = sites[index]
-                sites[index] = site, ask, round
-                yield site.answer(ask | {"kind": "train", "round": round}, received)[1], {}
+            for index in cohort:
+                # a site answers rounds once, in their order: another broadcast for one goes to a new site
+                known = sites.get(index)
+                site, terms = (
+                    known[:2] if known and round > known[2] else _new_site(parts, prepare, Path(folder), index)
+                )
+                sites[index] = site, terms, round
+                yield site.answer(terms | {"kind": "train", "round": round}, received)[1], {}
 
         yield cast(Trainer, answers)
 
 
-TRAINERS: dict[str, Making] = {
+TRAINERS: dict[str, MadeBy] = {
     "one by one": one_by_one,
     "side by side": side_by_side,
     "stacked": stacked,
@@ -101,15 +94,22 @@ TRAINERS: dict[str, Making] = {
 
 
 def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple[Site, dict[str, Any]]:
-    """A new site that has agreed to the run, and what names the run."""
+    # a new site that has agreed to the run, and what names the run
     experiment, p = parts.experiment, parts.population
-    privacy, home, name = experiment.privacy, folder / uuid.uuid4().hex, p.names[index]
+    home, name, rounds = folder / uuid.uuid4().hex, p.names[index], experiment.train.rounds
     make_site(home / name, experiment, name=name, epsilon=float(p.epsilons[index]))
     if experiment.protect.kind == "paillier":
         make_keys(experiment, home / "server", {other: home / other for other in p.names})
     sizes, epsilons = (tuple(column.tolist()) for column in (p.sizes, p.epsilons))
-    roster = Roster(p.names, sizes, epsilons, privacy.run_delta, privacy.unit_kept)
-    site, rounds = Site(home / name, accepting=partial(_probed, prepare)), experiment.train.rounds
+    roster = Roster(p.names, sizes, epsilons, experiment.privacy.run_delta, experiment.privacy.unit_kept)
+
+    def probed(*given: Any, **named: Any) -> Accepted:  # its training meets the probe; price and ledger stay
+        accepted = accept(*given, **named)
+        changed, k = prepare(accepted.parts), accepted.client.index
+        client = replace(changed.population[k], mark=accepted.client.mark)
+        return replace(accepted, trainer=trainers.alone(changed, {k: client}))
+
+    site = Site(home / name, accepting=probed)
     terms = terms_of(
         parts.algorithm.cost(p[index]),
         epsilon=epsilons[index],
@@ -118,19 +118,10 @@ def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple
         frozen=parts.frozen,
         asked=asked_of(parts, index),
     )
-    ask = {"run": uuid.uuid4().hex, "terms": asdict(terms)}
+    run = {"run": uuid.uuid4().hex, "terms": asdict(terms)}
     agree = {"kind": "agree", "experiment": experiment.toml(), "roster": roster.record()}
-    site.answer(ask | agree | ({"releases": rounds} if parts.plan.sampler.charges_all else {}), b"")
-    return site, ask
-
-
-def _probed(prepare: Prepare, *given: Any, **named: Any) -> Accepted:
-    """The site's own view of a run, whose training meets the probe; agreement, price and ledger stay as they are."""
-    accepted = accept(*given, **named)
-    parts = prepare(accepted.parts)
-    index, mark = accepted.client.index, accepted.client.mark
-    client = replace(parts.population[index], mark=mark)
-    return replace(accepted, trainer=trainers.alone(parts, {index: client}))
+    site.answer(run | agree | ({"releases": rounds} if parts.plan.sampler.charges_all else {}), b"")
+    return site, run
 
 
 def slow_key(experiment: Experiment) -> bool:
