@@ -42,7 +42,6 @@ from tacit.crypto.keys import generate
 from tacit.crypto.paillier import Randomisers
 from tacit.crypto.reports import Signer
 from tacit.crypto.seal import Sealed
-from tacit.deploy.server import executor
 from tacit.deploy.server import node as node_line
 from tacit.deploy.server.client import respond
 from tacit.deploy.server.gather import gather
@@ -235,7 +234,7 @@ def site_side(count, seed):
         with LyingLine(Path(folder) / "server", asking.folder, asked.next, asked.told) as line:
             node = FleetNode(asking.folder, server=line.address)
             node.join(died=False)
-            executor.answer(
+            node_line.answer(
                 node,
                 lambda message: respond(asking.site, message),
                 stopped=asked.over,
@@ -244,7 +243,7 @@ def site_side(count, seed):
             asking.restart()
             answered = Asked(1, [{"kind": "train", "run": RUN, "round": 2, "terms": terms}], body, None)
             line._ask, line._told = answered.next, answered.told
-            executor.answer(node, lambda message: respond(asking.site, message), stopped=answered.over)
+            node_line.answer(node, lambda message: respond(asking.site, message), stopped=answered.over)
             node.leave()
             assert answered.seen["answered"] == 1, "the site does not answer an honest question any more"
         paid(asking)
@@ -554,7 +553,7 @@ def fuzzed(side, count, seed, **options):
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     logging.getLogger("tacit").setLevel(logging.CRITICAL)
     quick = {"LOOK_SECONDS": (0.0, 0.0), "RETRY_SECONDS": (0.001, 0.002), "BUSY": 0.0}
-    with mock.patch.multiple(executor, **quick), mock.patch.object(node_line, "RETRY_SECONDS", (0.001, 0.002)):
+    with mock.patch.multiple(node_line, **quick):
         return {"site": site_side, "server": server_side}[side](count, seed, **options)
 
 

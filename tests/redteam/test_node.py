@@ -13,15 +13,15 @@ from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import Message, ObjectTree, PullObjectResponse
 
 from tacit.deploy.operate.certificates import make_authority, make_node_key
-from tacit.deploy.server import executor, node
+from tacit.deploy.server import node
 from tacit.deploy.server.node import MOST_NAME, FleetNode, named
 from tacit.deploy.site.layout import Plain
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(executor, "LOOK_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(executor, "RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(node, "LOOK_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(node, "RETRY_SECONDS", (0.01, 0.02))
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def test_an_answer_without_exactly_one_length_is_not_read(joined, headers):
 def test_a_server_that_announces_what_never_comes_does_not_fill_a_site_with_threads():
     stuck = Line(*["stuck"] * 200)
     ends = time.monotonic() + 1.0
-    executor.answer(stuck, lambda message: message, stopped=lambda: time.monotonic() > ends)  # type: ignore[arg-type]
+    node.answer(stuck, lambda message: message, stopped=lambda: time.monotonic() > ends)  # type: ignore[arg-type]
     left = len(stuck.looks)
     stuck.forever.set()
-    assert left == 200 - executor.MOST_FETCHES
+    assert left == 200 - node.MOST_FETCHES
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,7 @@ def _serve(folder: Path, name: str, server: str, *, died: bool) -> None:
     import httpx
 
     from tacit.deploy.server.client import respond
-    from tacit.deploy.server.executor import answer
-    from tacit.deploy.server.node import FleetNode, NotLetIn, passing
+    from tacit.deploy.server.node import FleetNode, NotLetIn, answer, passing
 
     node, site, refused = FleetNode(folder, server=server), Site(folder), None
     with OwnModels(folder) as models:

@@ -34,10 +34,9 @@ NO_FOLDER = f"This node has no {FOLDER} in its node config, so it has no limits 
 
 
 def client_app() -> ClientApp:
-    """A ClientApp that answers for the site whose folder the node config names (`tacit-site`), and refuses where it names none.
+    """A ClientApp that answers for the site whose folder the node config names (`tacit-site`), also to Flower's own strategies.
 
-    Guarantee: whatever message comes, the reply is the site's answer or a refusal. Messages of Flower's own strategies are answered
-    too. Assumes: started by Flower's own SuperNode, the site trusts whoever sent the app; see above.
+    Started by Flower's own SuperNode, the site trusts whoever sent the app; see above.
     """
 
     def handle(message: Message, context: Context) -> Message:
@@ -45,11 +44,18 @@ def client_app() -> ClientApp:
         if folder is None:
             return refusal(NO_FOLDER, to=message)
         site = _site(str(folder))
-        return respond_plain(site, message, context) if is_plain(message) else respond(site, message)
+        # Flower's own strategies send records named `arrays` and `config`
+        plain = message.has_content() and "arrays" in message.content and "config" in message.content
+        return respond_plain(site, message, context) if plain else respond(site, message)
 
     app = ClientApp()
     app.train()(handle)
     return _hearing(app, handle)
+
+
+@lru_cache(maxsize=64)
+def _site(folder: str) -> Site:
+    return Site(Path(folder))
 
 
 def _hearing(app: ClientApp, handle: Callable[[Message, Context], Message]) -> ClientApp:
@@ -59,11 +65,7 @@ def _hearing(app: ClientApp, handle: Callable[[Message, Context], Message]) -> C
 
 
 def respond(site: Site, message: Message) -> Message:
-    """The site's answer as a Flower message.
-
-    Guarantee: nothing is raised, whatever the message was: the reply is an answer, or a refusal in the site's words, and the
-    site's log has a line of it. The kind of a refusal (`tacit.errors.Refusal`) travels as the code of Flower's error.
-    """
+    """The site's answer as a Flower message, whatever the message was; nothing is raised, and the site's log has a line of it."""
     try:
         ask, raw = read(message)
     except BadInput as error:  # somebody else's message: the site's people want to know of it too
@@ -79,24 +81,14 @@ def respond(site: Site, message: Message) -> Message:
         return refusal(UNSAID, to=message, kind=Refusal.LATER)
 
 
-@lru_cache(maxsize=64)
-def _site(folder: str) -> Site:
-    return Site(Path(folder))
-
-
 # Tacit's client under somebody else's server: plain arrays in, plain arrays out, under Flower's own strategies.
 
 
-def is_plain(message: Message) -> bool:
-    """Whether a message is one of Flower's own strategies': it has records named `arrays` and `config`."""
-    return message.has_content() and "arrays" in message.content and "config" in message.content
-
-
 def respond_plain(site: Site, message: Message, context: Context) -> Message:
-    """One round for a Flower strategy: the new arrays and `num-examples`, or a refusal.
+    """One round for a Flower strategy: the server's arrays plus the noised update, and `num-examples`, or a refusal.
 
-    Guarantee: the round is held against the site's own experiment, paid for and noised like any other; what leaves are the server's
-    arrays plus the noised update. Assumes: the strategy sends what trains of the model, in its order, and counts rounds from 1.
+    The round is held against the site's own experiment, paid for and noised like any other. Assumes: the strategy sends what trains
+    of the model, in its order, and counts rounds from 1.
     """
     try:
         tensors, round = _read(message)
@@ -122,7 +114,6 @@ def respond_plain(site: Site, message: Message, context: Context) -> Message:
 
 
 def _read(message: Message) -> tuple[dict[str, torch.Tensor], int]:
-    """The arrays of a strategy's question, as float32 tensors, and its round. Raises BadInput for anything else."""
     try:
         arrays: Any = message.content["arrays"]
         tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
@@ -141,11 +132,10 @@ CallNext = Callable[[Message, Context], Message]
 
 
 def tacit_mod(message: Message, context: Context, call_next: CallNext) -> Message:
-    """Answers Tacit's questions for the app behind it; only `train` reaches the app, as plain arrays.
+    """Answers Tacit's requests for the app behind it; only `train` reaches the app, as plain arrays.
 
-    Guarantee: what the app returns is bounded and paid for before it leaves; where the app fails, a zero update takes its place, so
-    that a failure tells nothing of the rows. A promise that is made in Tacit's own training (DP-SGD) is refused. How many examples
-    the app has is what `site.toml` declares.
+    What the app returns is bounded and paid for before it leaves; where the app fails, a zero update takes its place, so that a
+    failure tells nothing of the rows. A promise that is made in Tacit's own training (DP-SGD) is refused.
     """
     folder = context.node_config.get(FOLDER)
     if folder is None:
@@ -154,11 +144,7 @@ def tacit_mod(message: Message, context: Context, call_next: CallNext) -> Messag
 
 
 def greet(app: ClientApp) -> ClientApp:
-    """Lets an app hear Tacit's other questions, which the mod answers, and returns it.
-
-    Without it, Flower would refuse greetings and proposals before the mod sees them; without the mod, the app refuses them
-    itself.
-    """
+    """Lets an app hear Tacit's other requests, which the mod answers, and returns it; Flower would refuse them before the mod."""
     return _hearing(app, lambda message, context: refusal("This app was not made with mods=[tacit_mod].", to=message))
 
 
@@ -171,7 +157,6 @@ def _train(
     client: Client,
     stream: Stream,
 ) -> Trained:
-    """Hands the model to the app's own training and takes the difference."""
     del client, stream
     parts = {b.name: Array(theta[b.start : b.stop].reshape(b.shape).numpy()) for b in blocks(work.model)}
     config = ConfigRecord({"server-round": int(message.metadata.group_id or 0) + 1})
@@ -181,27 +166,28 @@ def _train(
         reply = call_next(asked, context)
         if reply.has_error():
             raise BadInput(f"The client's own training failed: {reply.error.reason}")
-        trained = _flat(reply.content.array_records["arrays"], work)
+        arrays = reply.content.array_records["arrays"].values()
+        tensors = [torch.from_numpy(array.numpy().copy()) for array in arrays]
+        found, wanted = [tuple(tensor.shape) for tensor in tensors], [tuple(b.shape) for b in blocks(work.model)]
+        if found != wanted:
+            raise BadInput(
+                f"The client's own training returned arrays of shapes {list(map(list, found))}, not {wanted}."
+            )
+        trained = torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors])
     except Exception as error:  # it may depend on the rows: the algorithm sends a zero, and only the log tells
         note(Path(str(context.node_config[FOLDER])), verdict="failed", text=discreet(error))
         raise BadInput("The client's own training failed.") from error
     return Trained(Raw(trained - theta))
 
 
-def _flat(arrays: ArrayRecord, work: Workspace) -> torch.Tensor:
-    parts = [torch.from_numpy(array.numpy().copy()) for array in arrays.values()]
-    found, wanted = [tuple(part.shape) for part in parts], [tuple(b.shape) for b in blocks(work.model)]
-    if found != wanted:
-        raise BadInput(f"The client's own training returned arrays of shapes {[list(p) for p in found]}, not {wanted}.")
-    return torch.cat([part.reshape(-1).to(torch.float32) for part in parts])
-
-
 class LocalGrid(Grid):
     """A Grid within one process, whose nodes 1, 2, ... are the given site folders, each under the folder's name.
 
-    A message is answered by the ClientApp while it is pushed, so nothing is ever awaited and nobody is ever away. There is no
-    network, no TLS and no authentication: what the sites decide and pay is real, the way to them is not.
+    A message is answered while it is pushed, so nobody is ever away. What the sites decide and pay is real, the way to them is not:
+    there is no network, no TLS and no authentication.
     """
+
+    run: Any = None  # nobody submitted it
 
     def __init__(self, app: ClientApp, folders: Iterable[Path]):
         self._app = app
@@ -216,11 +202,9 @@ class LocalGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1  # a Message asks who makes it
 
     def get_node_ids(self) -> Iterable[int]:
-        """All of them: nobody is ever away."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Has every message answered at once, one after the other, in the caller's own thread."""
         names = []
         for message in messages:
             self._count += 1
@@ -230,27 +214,17 @@ class LocalGrid(Grid):
         return names
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers to these messages, each handed out once."""
         return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Both of the above, which is how Flower's own strategies ask; no time is waited, so none runs out."""
         del timeout
         return self.pull_messages(self.push_messages(messages))
 
     def set_run(self, run: Any) -> None:
-        """Nothing: there is one run."""
         del run
 
-    @property
-    def run(self) -> Any:
-        """None: nobody submitted it."""
-        return None
-
     def get_nodes(self) -> Any:
-        """Every node with its folder's name, as if its key had been registered under it."""
         return [NodeInfo(node_id=node, name=self._names[node]) for node in self.get_node_ids()]
 
     def create_message(self, *args: Any, **options: Any) -> Message:
-        """A message, as Flower makes it."""
         return Message(*args, **options)

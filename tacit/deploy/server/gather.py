@@ -1,4 +1,4 @@
-"""Asking several sites at once: send, wait, ask the silent ones again, keep the first word of each.
+"""Asking several sites at once: send, wait, ask the silent ones again, keep the first answer of each.
 
 Flower's HTTP grid takes in all answers in one go, so that bytes which one site made up lose the answers of all others. Here they
 are taken in one at a time and inside limits: a bad one costs its sender alone, by name."""
@@ -50,11 +50,7 @@ def _as_it_is(node: int, head: dict[str, Any], body: bytes) -> tuple[dict[str, A
 
 @dataclass
 class Heard:
-    """What came back, by node: answers as they were accepted, refusals with their kind, and what Flower says of those it lost.
-
-    Words are printable and cut short: they stand in the server's log. Who is `lost` is still awaited, since its node may come
-    back; an answer and a refusal are final.
-    """
+    """What came back, by node, in words that are printable and cut short. Who is `lost` is awaited; the rest is final."""
 
     seconds: float = 0.0  # how long was waited at most
     answers: dict[int, Any] = field(default_factory=dict)
@@ -64,15 +60,13 @@ class Heard:
 
     @property
     def unpaid(self) -> set[int]:
-        """Who refused because its budget is used up."""
         return {node for node, kind in self.kinds.items() if kind is Refusal.UNPAID}
 
     def open(self, asks: Asks) -> list[int]:
-        """The nodes of `asks` whose word is still awaited: they have neither answered nor refused."""
         return [node for node in asks if node not in self.answers and node not in self.refusals]
 
     def why(self, node: int | None) -> str:
-        """Why there is no answer of a site, whose node is None where it is not connected: in its words, or as it was seen here.
+        """Why there is no answer of a site, whose node is None where it is not connected.
 
         >>> heard = Heard(25.0, refusals={1: "not today"}, lost={2: "Error: Message Unavailable"})
         >>> heard.why(None), heard.why(1), heard.why(2)
@@ -84,11 +78,7 @@ class Heard:
         return self.refusals.get(node) or f"did not answer in {self.seconds:g} s{lost}"
 
     def take(self, node: int, message: Message | BadInput | None, accept: Accept = _as_it_is) -> None:
-        """Notes one reply, or why there is none; after an answer or a refusal, a further one of the same node is dropped.
-
-        Guarantee: nothing is raised, whatever the message holds: what is none of Tacit's, and what `accept` raises TacitError
-        at, counts as a refusal.
-        """
+        """Notes one reply, or why there is none. Raises nothing: what `accept` raises TacitError at counts as a refusal."""
         if node in self.answers or node in self.refusals:
             return
         if message is None:
@@ -119,11 +109,10 @@ def gather(
     again: float | None = None,
     tell: Callable[[Heard], None] = lambda heard: None,
 ) -> Heard:
-    """Asks every node its own question and waits until all have answered, or `enough` of them, or the time is over.
+    """Asks every node its own request and waits until all have answered, or `enough` of them, or the time is over.
 
-    Who is silent is asked again, which costs a site nothing: at once when its node was gone and is back, else after `again`
-    seconds, and then after twice as long every time. Guarantee: what is no answer, has more than `most` bytes, or is not
-    accepted (`accept` raises TacitError) is a refusal; what cannot be had of one node keeps nobody from the others.
+    Who is silent is asked again, which costs a site nothing. What is no answer, has more than `most` bytes, or is not accepted
+    (`accept` raises TacitError) is a refusal; what cannot be had of one node keeps nobody from the others.
     """
     heard, incoming, ends = Heard(seconds), Incoming(grid, most), time.monotonic() + seconds
     turns = Turns(grid, again or ASK_SECONDS)
@@ -141,10 +130,7 @@ def gather(
 
 
 class Turns:
-    """When each node is to be asked, and asked again: at first, when it was gone and is back, and after pauses that double.
-
-    Who comes back more than `MOST_BACK` times is asked in its turn alone: it costs two short requests, and a question megabytes.
-    """
+    """When each node is asked: at first, when it was gone and is back (`MOST_BACK` times), and after pauses that double."""
 
     def __init__(self, grid: Grid, again: float):
         self._grid, self._again, self._look = grid, again, time.monotonic() + LOOK_SECONDS
@@ -154,29 +140,29 @@ class Turns:
 
     def due(self, nodes: Sequence[int]) -> list[int]:
         """Which of these nodes are to be asked now; each is then taken for asked."""
-        now, back = time.monotonic(), self._back(nodes)
-        due = [node for node in nodes if node not in self._next or node in back or self._late(node, now)]
+        now, back = time.monotonic(), set[int]()
+        if now >= self._look:
+            here = set(self._grid.get_node_ids())
+            back = self._away & here
+            self._came_back.update(back)
+            self._away, self._look = set(nodes) - here, time.monotonic() + LOOK_SECONDS
+
+        def is_due(node: int) -> bool:
+            if node not in self._next or (node in back and self._came_back[node] <= MOST_BACK):
+                return True
+            return (
+                now >= self._next[node][0] and node not in self._away
+            )  # what was sent to one that is away waits for it
+
+        due = [node for node in nodes if is_due(node)]
         for node in due:
             _, pause = self._next.get(node, (0.0, self._again))
             self._next[node] = (now + pause, 2 * pause)
         return due
 
-    def _late(self, node: int, now: float) -> bool:
-        return now >= self._next[node][0] and node not in self._away  # what was sent to one that is away waits for it
-
-    def _back(self, nodes: Sequence[int]) -> set[int]:
-        if time.monotonic() < self._look:
-            return set()
-        here = set(self._grid.get_node_ids())
-        back = self._away & here
-        self._came_back.update(back)
-        self._away = set(nodes) - here
-        self._look = time.monotonic() + LOOK_SECONDS
-        return {node for node in back if self._came_back[node] <= MOST_BACK}
-
 
 def _send(grid: Grid, asks: Asks, body: bytes, heard: Heard, *, seconds: float) -> dict[str, int]:
-    """Asks all nodes at once, or, where the SuperLink fails at that, each alone. Returns the nodes by their question's name."""
+    """Asks all nodes at once, or, where the SuperLink fails at that, each alone. Returns the nodes by their request's name."""
     nonce = new_nonce()
     try:
         messages = [question(ask, body, node=node, seconds=seconds, nonce=nonce) for node, ask in asks.items()]
@@ -206,10 +192,9 @@ class _Announced:
 
 @dataclass
 class Incoming:
-    """The answers to one gathering's questions, each of at most `most` bytes; nobody is waited for.
+    """The answers to one gathering's requests, each of at most `most` bytes; nobody is waited for.
 
-    What was taken in or refused is deleted at the SuperLink, which is the server's own. Over another grid than Flower's HTTP grid
-    nothing is limited.
+    What was taken in or refused is deleted at the SuperLink. Over another grid than Flower's HTTP grid nothing is limited.
     """
 
     grid: Grid
@@ -238,7 +223,6 @@ class Incoming:
                     grid._runtime_client.ConfirmMessageReceived(done)
 
     def _note(self, grid: HttpGrid, asked: list[str]) -> Iterator[tuple[int, None]]:
-        """Notes what is announced; where the SuperLink fails at one, as at one without a time, each is looked for alone."""
         try:
             reply = grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=asked))
         except httpx.HTTPStatusError:
@@ -259,7 +243,7 @@ def _most_parts(most: int) -> int:
 
 
 def _whole(grid: HttpGrid, name: str, coming: _Announced, most: int) -> Message | BadInput | None:
-    """The announced message, if all of its parts are here; a refusal of what is none. Raises nothing, whatever a site sent."""
+    """The announced message, if all of its parts are here; what is none as BadInput. Raises nothing, whatever a site sent."""
     try:
         return opened(name, coming.held) if _pull(grid, coming, most) else None
     except (ObjectPullError, httpx.HTTPStatusError):  # given up half-way, or the SuperLink is busy: asked for again
@@ -271,7 +255,6 @@ def _whole(grid: HttpGrid, name: str, coming: _Announced, most: int) -> Message 
 
 
 def _pull(grid: HttpGrid, coming: _Announced, most: int) -> bool:
-    """Fetches what is there; whether that is all. Raises: BadInput for more parts or bytes than an honest answer has."""
     if len(coming.parts) > _most_parts(most):
         raise BadInput(f"its answer has more than the {_most_parts(most)} parts of an honest one")
     pull = make_pull_object_fn_protobuf(grid._runtime_client.PullObject, grid.node, grid.run.run_id)
@@ -287,10 +270,7 @@ def _pull(grid: HttpGrid, coming: _Announced, most: int) -> bool:
 
 
 def opened(name: str, held: dict[str, bytes]) -> Message:
-    """The message of this name, from its parts. Raises: BadInput, or whatever Flower raises, for anything else.
-
-    Guarantee: its memory is in proportion to the parts' length (`messages.refuse_odd_part`).
-    """
+    """The message of this name, in memory in proportion to its parts' length. Raises: BadInput, or whatever Flower raises."""
     for content in held.values():
         try:
             refuse_odd_part(content)

@@ -24,30 +24,27 @@ CODES = {Refusal.NEVER: ErrorCode.MOD_FAILED_PRECONDITION, Refusal.LATER: 1002, 
 
 
 def new_nonce() -> bytes:
-    """What makes the records of one sending unlike any that somebody could guess."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def question(ask: dict[str, Any], body: bytes, *, node: int, seconds: float, nonce: bytes) -> Message:
-    """The question to one node; it and its answer are worth something for so many seconds.
+    """The request to one node; it and its answer are worth something for so many seconds.
 
-    Questions that are sent together share one fresh `nonce`, so that Flower stores their body once. The round is the message's
-    group, for whoever reads Flower's log.
+    Requests that are sent in one go share one fresh `nonce`, so that Flower stores their body once. Nobody can guess it.
     """
     group = str(ask.get("round", ""))
     return Message(_content(ask, body, nonce), node, KINDS[ask["kind"]], ttl=seconds, group_id=group)
 
 
 def answer(reply: dict[str, Any], body: bytes, *, to: Message) -> Message:
-    """The answer to a question: one record that holds both parts where the body is short, since each record costs a request."""
-    nonce = new_nonce()
-    short = len(body) <= WHOLE_BYTES
+    """The answer to a request: one record that holds both parts where the body is short, since each record costs a call."""
+    nonce, short = new_nonce(), len(body) <= WHOLE_BYTES
     content = RecordDict({HEAD: _record(reply, nonce, body)}) if short else _content(reply, body, nonce)
     return Message(content, reply_to=to)
 
 
 def refusal(reason: str, *, to: Message, kind: Refusal = Refusal.NEVER) -> Message:
-    """A refusal, in words, as one of Flower's errors, whose code says of which kind it is (`kind_of_refusal`)."""
+    """A refusal, in words, as one of Flower's errors, whose code says of which kind it is."""
     return Message(Error(CODES[kind], reason), reply_to=to)
 
 
@@ -57,10 +54,7 @@ def kind_of_refusal(error: Error) -> Refusal | None:
 
 
 def read(message: Message) -> tuple[dict[str, Any], bytes]:
-    """What `question` or `answer` wrote: a head, which is a JSON object of bounded length and depth, and a body of bytes.
-
-    Raises: BadInput for a message of somebody else, in words that quote at most `MOST_WORDS` characters of what is wrong.
-    """
+    """What `question` or `answer` wrote: a head, a JSON object of bounded length and depth, and a body. Raises: BadInput."""
     try:
         content = message.content
         record: Any = content[HEAD]
@@ -101,24 +95,19 @@ ITEMS, KEY, VALUE, TEXT, RAW = 1, 1, 2, 5, 6  # fields of flwr's ConfigRecord, o
 
 
 def refuse_odd_part(content: bytes) -> None:
-    """Refuses a part that no question and no answer has, before Flower opens it. Raises: BadInput, ValueError.
+    """Refuses a part that no request and no answer has, before Flower opens it. Raises: BadInput, ValueError.
 
     Guarantee: what passes is a message or a table of records of up to `SMALL_BYTES`, or a record of at most `MOST_VALUES` texts
-    and bytes.
+    and bytes. Of lists and numbers protobuf opens an empty one of two bytes into a hundred.
     """
     kind = get_object_type_from_object_content(content)
     if kind == ConfigRecord.__qualname__:
-        _refuse_heavy(memoryview(get_object_body(content, ConfigRecord)))
+        for _, item in _fields(memoryview(get_object_body(content, ConfigRecord)), {ITEMS}, most=MOST_VALUES):
+            for number, value in _fields(item, {KEY, VALUE}, most=2):
+                if number == VALUE:
+                    list(_fields(value, {TEXT, RAW}, most=1))
     elif kind not in ("Message", "RecordDict") or len(content) > SMALL_BYTES:
         raise BadInput("it has a part that no message has")
-
-
-def _refuse_heavy(record: memoryview) -> None:
-    """Refuses a record of lists, numbers or many values: protobuf opens an empty one of two bytes into a hundred."""
-    for _, item in _fields(record, {ITEMS}, most=MOST_VALUES):
-        for number, value in _fields(item, {KEY, VALUE}, most=2):
-            if number == VALUE:
-                list(_fields(value, {TEXT, RAW}, most=1))
 
 
 def _fields(raw: memoryview, known: set[int], *, most: int) -> Iterator[tuple[int, memoryview]]:
@@ -135,7 +124,6 @@ def _fields(raw: memoryview, known: set[int], *, most: int) -> Iterator[tuple[in
 
 
 def _varint(raw: memoryview, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
     value, shift = 0, 0
     while at < len(raw) and shift < 64:
         value |= (raw[at] & 127) << shift

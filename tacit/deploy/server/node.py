@@ -1,16 +1,19 @@
-"""A site as a node of Flower's Fleet API: joining, looking for messages, fetching them, sending answers.
+"""A site as a node of Flower's Fleet API: it joins, takes its messages, hands them to the site's own Tacit, and sends the answers.
 
-Every request is signed with the site's key. What the server does not answer, or answers with an error of its own, is asked
-again; only its word that this key is unknown ends the site."""
+Flower's own SuperNode would install and run the app that the server sent. Here that app is not even fetched, so a tampered one
+cannot reach the rows or pass by the ledger. Every request is signed with the site's key. What the server does not answer, or
+answers with an error of its own, is asked again; only its word that this key is unknown ends the site."""
 
 import contextlib
+import ctypes
+import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import httpx
@@ -38,6 +41,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
@@ -50,6 +54,12 @@ from tacit.deploy.site.limits import read_limits
 from tacit.deploy.site.requests import MOST_ROUNDS
 from tacit.errors import BadInput, TacitError
 
+LOG = logging.getLogger("tacit.deploy.site")
+BEAT_SECONDS = 20.0  # Flower takes a node for gone when two of its intervals of 30 s have passed
+LOOK_SECONDS = (0.25, 3.0)  # between two looks for a message: while a run goes on, and when nothing has come for long
+AWAKE_SECONDS = 30.0
+MOST_FETCHES = 16  # messages whose content is awaited at once
+BUSY = 50.0  # a look is followed by a pause so many times as long: where many sites keep a server busy, they look less often
 RETRY_SECONDS = (1.0, 20.0)  # after an error, longer every time
 CONTENT_SECONDS = 60.0  # for the content of a message that the server has announced
 PUSH_SECONDS = 120.0  # for an answer to get through; after that the server asks again, and gets the same bytes
@@ -74,11 +84,7 @@ _calling = threading.local()  # whose message a thread fetches a part of: httpx 
 
 
 def guard(line: httpx.Client) -> None:
-    """Has a line go to its server and nowhere else: a redirection would carry an answer into the site's own network.
-
-    An answer that is compressed, that does not say exactly one length, or a longer one than its call can need, raises
-    httpx.RemoteProtocolError before its body is read; one that a message has no room for raises ValueError.
-    """
+    """Has a line go to its server and nowhere else, and read no answer that is packed, or longer than its call can need."""
     line.follow_redirects = False
     line.event_hooks = {"response": [_refuse_long]}
 
@@ -98,26 +104,21 @@ def _refuse_long(response: httpx.Response) -> None:
 
 @dataclass
 class Budget:
-    """What all messages of a site may hold together; `most()` says how much that is now."""
+    """What all messages of a site may hold in total; `most()` says how much that is now."""
 
     most: Callable[[], int]
     held: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass
 class Account:
     """What one message holds of the budget, until it was answered or given up."""
 
-    budget: Budget
-    most: int = 0
-    held: int = 0
-
-    def __post_init__(self) -> None:
-        self.most = self.budget.most()
+    def __init__(self, budget: Budget):
+        self.budget, self.most, self.held = budget, budget.most(), 0
 
     def take(self, count: int) -> None:
-        """Raises: ValueError, and takes nothing, where there is no room; what has come is of no use then."""
+        """Raises: ValueError, and takes nothing, where there is no room."""
         with self.budget.lock:
             if self.budget.held + count > self.most:
                 raise ValueError(f"it has more than {self.most} bytes, or others that are fetched leave no room for it")
@@ -125,7 +126,6 @@ class Account:
             self.held += count
 
     def close(self) -> None:
-        """Gives all of it back."""
         with self.budget.lock:
             self.budget.held -= self.held
             self.held = 0
@@ -134,21 +134,15 @@ class Account:
         """`pull`, whose answers are paid for before they are read; a part that would grow when it is opened raises BadInput."""
 
         def pulled(name: str) -> bytes:
-            with _charging(self):
+            _calling.account, _calling.taken = self, 0
+            try:
                 part = pull(name)
+            finally:
+                _calling.account = None
             refuse_odd_part(part)
             return part
 
         return pulled
-
-
-@contextmanager
-def _charging(account: Account) -> Iterator[None]:
-    _calling.account, _calling.taken = account, 0
-    try:
-        yield
-    finally:
-        _calling.account = None
 
 
 class NotLetIn(Exception):
@@ -157,21 +151,13 @@ class NotLetIn(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """A message whose content is here, and its name for the log: type and round."""
-
     message: Message
     name: str
     done: Callable[[], None] = lambda: None  # gives back what it held of the site's budget of bytes
 
 
 def named(kind: str, group: str) -> str:
-    """A message in the words of a log: its type and its round, which people count from 1 and messages from 0.
-
-    A group that is no round was not written by Tacit, and stays as it is.
-
-    >>> named("train", "0"), named("query.hello", ""), named("train", "x")
-    ('train, round 1', 'query.hello', 'train x')
-    """
+    """Its type and its round, which people count from 1 and messages from 0."""
     round_ = group.isascii() and group.isdecimal() and len(group) <= len(str(MOST_ROUNDS))
     return (f"{kind}, round {int(group) + 1}" if round_ else f"{kind} {group}".strip())[:MOST_NAME]
 
@@ -179,8 +165,7 @@ def named(kind: str, group: str) -> str:
 class FleetNode:
     """A node's key and its line to the server. Raises: OSError for files that are missing; BadInput for a key of another kind.
 
-    Guarantee: the server is held to the authority's certificate in the site's folder (`ca.crt`), every request is signed with the
-    site's key, no redirection is followed, and answers are within limits.
+    The server is held to the authority's certificate in the site's folder (`ca.crt`), and every request is signed.
     """
 
     def __init__(self, folder: Path, *, server: str):
@@ -197,8 +182,8 @@ class FleetNode:
     def join(self, *, died: bool) -> None:
         """Tells the server that the node is here. Raises: NotLetIn where it refuses the node; httpx.HTTPError where it fails.
 
-        Where the process before this one is known to be dead (`lock_folder`), its word is taken back first. The pause lets a
-        server that waits for an answer see that the node was gone, so that it asks again at once what the dead one was asked.
+        Where the process before this one `died`, its word is taken back first; the pause lets a waiting server see it and ask
+        again.
         """
         if died and self._last_node.exists():
             with contextlib.suppress(httpx.HTTPError, ValueError):
@@ -216,22 +201,17 @@ class FleetNode:
             self._last_node.write_text(str(reply.node_id))
 
     def leave(self) -> None:
-        """Tells the server that the node goes, if it can be reached, and closes the line."""
         with contextlib.suppress(httpx.HTTPError):
             self._client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
         self._client.close()
 
     def beat(self) -> None:
-        """Says that the node is alive. Raises: NotLetIn where the server does not know the node any more; httpx.HTTPError."""
         ask = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
         if not self._client.SendNodeHeartbeat(ask).success:
             raise NotLetIn("the server does not know the node any more")
 
     def look(self) -> tuple[int, ObjectTree] | None:
-        """The run and the tree of parts of the next message, or None; its content is not fetched.
-
-        Raises: httpx.HTTPError, also for an answer that cannot be read.
-        """
+        """The run and the tree of parts of the next message, or None. Raises: httpx.HTTPError, also for an unreadable answer."""
         reply = understood(lambda: self._client.PullMessages(PullMessagesRequest(node=self.node)))
         if not reply.messages_list:
             return None
@@ -240,8 +220,8 @@ class FleetNode:
     def fetch(self, run: int, tree: ObjectTree) -> Task:
         """A message's content, which the server is told was received. Raises: ValueError for one that is too large, and as flwr.
 
-        Guarantee: at most `MOST_OBJECTS` parts are asked for; all messages together hold at most `UNMET_BYTES` before there is an
-        agreement, and after it twice what the longest question of an agreed run needs, or the site's own `most_bytes` if less.
+        All messages in total hold at most `UNMET_BYTES` before there is an agreement, and after it twice what the longest request
+        of an agreed run needs, or the site's own `most_bytes` if less.
         """
         if sum(1 for _ in iterate_object_tree(tree)) > MOST_OBJECTS:
             raise ValueError(f"it has more than {MOST_OBJECTS} parts")
@@ -272,7 +252,6 @@ class FleetNode:
         return UNMET_BYTES + min(longest, read_limits(self._folder).most_bytes)
 
     def push(self, message: Message) -> None:
-        """Sends an answer, whole, and tries again while the server cannot be reached. Raises: httpx.HTTPError, as `patient`."""
         message.metadata.__dict__["_message_id"] = message.object_id
         with no_object_id_recompute():
             ask = PushMessagesRequest(
@@ -289,7 +268,7 @@ class FleetNode:
 
 
 def understood(call: Callable[[], T]) -> T:
-    """What a call returns. Raises: httpx.HTTPError, also in the place of whatever else a lying server's answer made it raise."""
+    """What a call returns. Raises: httpx.HTTPError for whatever a lying server's answer made it raise."""
     try:
         return call()
     except httpx.HTTPError:
@@ -299,10 +278,7 @@ def understood(call: Callable[[], T]) -> T:
 
 
 def patient(call: Callable[..., T], ask: object) -> T:
-    """Calls again while the server cannot be reached or fails, with pauses that double, for at most `PUSH_SECONDS`.
-
-    Raises: the last httpx.HTTPError, and at once one that will not pass (`passing`).
-    """
+    """Calls again while the server cannot be reached or fails, for at most `PUSH_SECONDS`. Raises: the last httpx.HTTPError."""
     ends, pause = time.monotonic() + PUSH_SECONDS, RETRY_SECONDS[0]
     while True:
         try:
@@ -315,13 +291,107 @@ def patient(call: Callable[..., T], ask: object) -> T:
 
 
 def passing(error: httpx.HTTPError) -> bool:
-    """Whether an error is the network's or within the server ("database is locked"), and may be gone the next time.
-
-    A status below 500 will not pass, nor will a certificate that is not accepted.
-
-    >>> passing(httpx.ConnectError("connection refused")), passing(httpx.ConnectError("certificate verify failed"))
-    (True, False)
-    """
+    """Whether an error is the network's or within the server ("database is locked"), and may be gone the next time."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code >= 500
     return "certificate" not in str(error).lower()
+
+
+# The loop that answers for a site, in one process.
+
+
+def answer(
+    node: FleetNode,
+    reply: Callable[[Message], Message],
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Answers one message after the other until `stopped()`; between two looks it calls `idle`. No message ends it.
+
+    Each content is fetched by a thread of its own, at most `MOST_FETCHES` at once: what a killed server announced and never sends
+    keeps the site from nothing. Raises: NotLetIn; httpx.HTTPError for an error that will not pass.
+    """
+    heart, ready = _Heart(node), SimpleQueue[Task]()
+    heart.start()
+    last, failures, fetching = time.monotonic(), 0, list[threading.Thread]()
+    try:
+        while not stopped() and not heart.unknown:
+            began, fetching = time.monotonic(), [thread for thread in fetching if thread.is_alive()]
+            try:
+                announced, failures = node.look() if len(fetching) < MOST_FETCHES else None, 0
+            except httpx.HTTPError as error:
+                failures = _endure(error, failures)
+                continue
+            if announced:
+                fetching.append(threading.Thread(target=_fetch, args=(node, *announced, ready), daemon=True))
+                fetching[-1].start()
+                last = time.monotonic()
+            with contextlib.suppress(Empty):
+                pause = _pause(time.monotonic() - began, idle=time.monotonic() - last)
+                _answer(node, reply, ready.get(timeout=pause))
+                last = time.monotonic()
+            idle()
+        if heart.unknown:
+            raise NotLetIn("the server does not know the node any more")
+    finally:
+        heart.ended.set()
+
+
+def _pause(took: float, *, idle: float) -> float:
+    least, most = LOOK_SECONDS
+    return most if idle > AWAKE_SECONDS else min(max(least, BUSY * took), most)
+
+
+def _endure(error: httpx.HTTPError, failures: int) -> int:
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED:
+        raise NotLetIn(error.response.text) from None
+    if not passing(error) and not isinstance(error, httpx.HTTPStatusError):
+        raise error
+    if not failures:
+        LOG.info("the server does not answer (%s); asking again", error)
+    time.sleep(min(RETRY_SECONDS[0] * 2**failures, RETRY_SECONDS[1]) * random.uniform(0.5, 1.0))
+    return min(failures + 1, 10)
+
+
+def _fetch(node: FleetNode, run: int, tree: ObjectTree, ready: "SimpleQueue[Task]") -> None:
+    try:
+        ready.put(node.fetch(run, tree))
+    except Exception as error:  # noqa: BLE001 - whatever the server sent, the site goes on
+        LOG.info("a message could not be had: %s: %s", type(error).__name__, error)
+
+
+def _answer(node: FleetNode, reply: Callable[[Message], Message], task: Task) -> None:
+    TaskIdentity.run_id, TaskIdentity.task_id = task.message.metadata.run_id, 1
+    TaskIdentity.node_id = node.node.node_id
+    LOG.info("asked: %s", task.name)
+    try:
+        node.push(reply(task.message))
+        LOG.info("sent: %s", task.name)
+    except Exception as error:  # noqa: BLE001 - the answer is kept: the server asks again and gets the same bytes
+        LOG.info("an answer could not be sent: %s: %s", type(error).__name__, error)
+    finally:
+        task.done()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+class _Heart(threading.Thread):
+    def __init__(self, node: FleetNode):
+        super().__init__(daemon=True)
+        self._node, self.ended, self.unknown = node, threading.Event(), False
+
+    def run(self) -> None:
+        pause = BEAT_SECONDS
+        while not self.ended.wait(pause * random.uniform(0.8, 1.0)):
+            try:
+                self._node.beat()
+                pause = BEAT_SECONDS
+            except NotLetIn:
+                self.unknown = True
+                return
+            except Exception as error:  # noqa: BLE001 - a heart that stops would take the node offline
+                LOG.info("a heartbeat failed: %s: %s", type(error).__name__, error)
+                self.unknown = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401
+                # soon at first, then less and less, as an error may say that the server has too much to do
+                pause = RETRY_SECONDS[0] if pause == BEAT_SECONDS else min(2 * pause, RETRY_SECONDS[1] - 1)

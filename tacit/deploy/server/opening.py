@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gmpy2 import mpz
 
 from tacit.crypto.reports import (
     Inbox,
@@ -40,13 +39,11 @@ class Sites:
 
     @property
     def there(self) -> OverGrid:
-        """The trainer that reaches the sites. Raises: TypeError before the run has begun, which is a fault of the caller's."""
         if self.trainer is None:
             raise TypeError("a sum is opened in a run that has begun")
         return self.trainer
 
     def opening(self, group: str, at_least: int, verification: Verification | None) -> Opens:
-        """How the sums of a group are opened: by shares where the key is split, else by the site whose turn it is."""
         return AtHolders(self, group, at_least, verification) if verification else AtSite(self, group, at_least)
 
 
@@ -57,11 +54,7 @@ class _Asking:
     at_least: int
 
     def question(self, context: RoundContext, messages: Sequence[bytes]) -> tuple[bytes, Inbox, int]:
-        """The question about these reports, or the one on disk where this round was asked before: sites answer no other.
-
-        Guarantee: it is on disk before it is returned. A report that came only after a restart is left out of the sum, as it
-        would have been without the restart. Raises: TooFewReports; then nobody is asked.
-        """
+        """The request about these reports, or the one on disk where this round was asked before: sites answer no other."""
         folder, name = self.sites.there.folder, f"asked-to-open-{self.group}.bin"
         body = find(folder, name, context.round)
         if body is None:
@@ -80,18 +73,9 @@ class _Asking:
 
 @dataclass(frozen=True)
 class AtSite(_Asking):
-    """The one site whose turn it is opens, with the whole key.
-
-    Assumes: that site is honest about the sum: nothing proves what it says, and it could read single reports if the server gave
-    them.
-    """
+    """The one site whose turn it is opens, with the whole key. Assumes: it is honest about the sum: nothing proves it."""
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
-        """Asks for the sum of the reports.
-
-        Raises: TooFewReports, before anybody is asked; BadOpening for an answer that is no list of numbers of the right length;
-        TacitError with the reason where the site is not connected, refuses, or does not answer.
-        """
         trainer, (body, inbox, sent) = self.sites.there, self.question(context, messages)
         who = whose_turn(trainer.names, run=context.run, round=context.round)
         node = trainer.nodes.get(list(trainer.names).index(who))
@@ -115,24 +99,24 @@ class AtSite(_Asking):
 class AtHolders(_Asking):
     """Every site answers with its share of the key; `threshold` answers with a proof open.
 
-    Guarantee: a wrong part is found by its proof, left out by name, and does not change the sum. Neither the server nor fewer
-    than `threshold` sites together can open one.
+    Guarantee: a wrong part is found by its proof, left out by name, and does not change the sum. Neither the server nor fewer than
+    `threshold` sites in collusion can open one.
     """
 
     verification: Verification
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
-        """Asks for the sum of the reports, all sites at once, and takes the first `threshold` parts whose proofs hold.
-
-        Raises: TooFewReports, before anybody is asked; TacitError naming who did not help, and why.
-        """
         trainer, (body, inbox, sent) = self.sites.there, self.question(context, messages)
         names, t = {node: trainer.names[index] for index, node in trainer.nodes.items()}, self.verification.threshold
         total, answered = inbox.total(at_least=self.at_least), list[int]()
 
         def accept(node: int, head: object, raw: bytes) -> Partial:
             answered.append(len(raw))
-            return self._checked(names[node], total, raw)
+            partial, number = self.verification.from_bytes(raw), share_number(trainer.names, names[node])
+            if partial.index != number:
+                raise WrongShare(f"It answered with share {partial.index}, and its own is {number}: leave it out.")
+            refuse_wrong(self.verification, total, partial)
+            return partial
 
         heard = self.ask(list(names), context.round, body, accept, enough=t)
         good = {names[node]: part for node, part in heard.answers.items()}
@@ -143,10 +127,3 @@ class AtHolders(_Asking):
             raise TacitError(f"{text} ({listed(missing)}): bring them back, {AGAIN}.")
         wrong = {names[node]: why for node, why in heard.refusals.items()}
         return Opened(join(self.verification, good.values()), inbox.complete(), sent * len(names), sum(answered), wrong)
-
-    def _checked(self, name: str, total: list[mpz], raw: bytes) -> Partial:
-        partial, number = self.verification.from_bytes(raw), share_number(self.sites.there.names, name)
-        if partial.index != number:
-            raise WrongShare(f"It answered with share {partial.index}, and its own is {number}: leave it out.")
-        refuse_wrong(self.verification, total, partial)
-        return partial

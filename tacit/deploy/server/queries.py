@@ -20,7 +20,7 @@ from tacit.deploy.site.agreement import record_of
 from tacit.deploy.site.requests import MOST_COLUMNS, ranges_of
 from tacit.deploy.site.rows import public_rows
 from tacit.engine.assemble import Parts, assemble
-from tacit.engine.queries import Query, Replies, found, keep, kept, paid_for, query_of
+from tacit.engine.queries import Query, Replies, found, keep, kept, paid_for
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadInput, BudgetExhausted, TacitError, Unanswered
 from tacit.experiment.extras import HELD_OUT, SIDES, read_with
@@ -29,28 +29,23 @@ from tacit.privacy.queries.ranges import Range, Ranges
 from tacit.privacy.wiring import Seals
 from tacit.wire import digest_of, tensor_bytes, unpack
 
-ONLY = 0  # a query has one question, where those of training are counted by rounds
+ONLY = 0  # a query has one request, where those of training are counted by rounds
 MORE_ROWS, SPARE_ROWS = 10, 1000  # than a site's size leads to expect: beyond, an answer is not believed
 COUNT_BYTES = 8  # of a whole number
 FAR = 40.0  # standard deviations, which no noise is
 
 
-def question_file(query: str) -> str:
-    """The file of the run's folder that holds the question of a query, once it was asked."""
-    return f"asked-{query}.bin"
-
-
 def was_asked(folder: Folder, query: str) -> bool:
     """Whether sites may have been asked the query already, which ends their part in the run's rounds."""
-    return trainer.find(folder, question_file(query), ONLY) is not None
+    return trainer.find(folder, f"asked-{query}.bin", ONLY) is not None
 
 
 @dataclass
 class AtSites:
     """Asks sites a query, as `ask` asks clients: called with parts, ledger, folder and query, it returns what came back.
 
-    Guarantee: the server's own ledger is charged, and the question is on disk, before anybody is asked; a restarted server asks
-    the very same one. Who has no answer is in `missing`, with the reason; `spent` is what sites say, which nobody checks.
+    Guarantee: the server's own ledger is charged, and the request is on disk, before anybody is asked. Who has no answer is in
+    `missing`, with the reason; `spent` is what sites say, which nobody checks.
     """
 
     grid: Grid
@@ -70,12 +65,10 @@ class AtSites:
         question: str = "",
         about: Population | None = None,
     ) -> Replies:
-        """The sites' answers: those in the folder, and those of who is asked now. `about` are rows that nobody has here.
-
-        Raises: Unanswered where nobody answers, naming everybody; BudgetExhausted where nobody can pay; AnsweredOnce where the
-        ledger was charged for another question.
+        """The sites' answers: those in the folder, and those of who is asked now. Raises: Unanswered, BudgetExhausted,
+        AnsweredOnce.
         """
-        file = question_file(query.name)
+        file, names = f"asked-{query.name}.bin", parts.population.names
         before = trainer.find(folder, file, ONLY)
         body = trainer.keep(folder, file, ONLY, self.about) if before is None else before
         if body:  # what is asked about, whatever is trained by now
@@ -85,7 +78,13 @@ class AtSites:
         known = kept(folder.path).get(query.name, Replies(called, {}, {}, question))
         if paid_for(known, ledger, folder, query).attempt != called:
             return known
-        paying, here, names = _paying(parts, ledger, query, attempt), self._here(), parts.population.names
+        clients = [parts.population[index] for index in range(len(parts.population))]
+        if ledger is not None:  # who can pay, by the server's own ledger, which is charged for them
+            clients = ledger.answer(query.name, attempt, clients, parts.cost, hint=parts.plan.participations)
+            if not clients:
+                raise BudgetExhausted(f"No site can pay for the query {query.name!r}; nothing was released.")
+        paying, connected = {client.index for client in clients}, set(self.grid.get_node_ids())
+        here = {index: node for index, node in sorted(self.nodes.items()) if node in connected}
         asked = {node: index for index, node in here.items() if index in paying and names[index] not in known.counts}
 
         def accept(node: int, facts: dict[str, Any], raw: bytes) -> tuple[Any, np.ndarray]:
@@ -111,20 +110,6 @@ class AtSites:
         keep(folder, query.name, answers)
         return answers
 
-    def _here(self) -> dict[int, int]:
-        here = set(self.grid.get_node_ids())  # nobody is waited for at the end of a run
-        return {index: node for index, node in sorted(self.nodes.items()) if node in here}
-
-
-def _paying(parts: Parts, ledger: Ledger | None, query: Query, attempt: str) -> set[int]:
-    """Who can pay, by the server's own ledger, which is charged for them."""
-    clients = [parts.population[index] for index in range(len(parts.population))]
-    if ledger is not None:
-        clients = ledger.answer(query.name, attempt, clients, parts.cost, hint=parts.plan.participations)
-        if not clients:
-            raise BudgetExhausted(f"No site can pay for the query {query.name!r}; nothing was released.")
-    return {client.index for client in clients}
-
 
 def noise_std(parts: Parts, query: Query, index: int) -> float:
     """The noise on each of a site's counts, as the site computes it; 0 where nothing is promised."""
@@ -133,10 +118,8 @@ def noise_std(parts: Parts, query: Query, index: int) -> float:
 
 
 def counts_of(raw: bytes, parts: Parts, query: Query, index: int) -> np.ndarray:
-    """The noised counts of a site's answer. Raises: BadInput, in words that quote no more than names and shapes.
-
-    Guarantee: as many whole numbers as the query has cells, in the site's own name, none of them larger than ten times the rows
-    that a site of its size is expected to count, and a thousand, and any noise. What passes may still be a lie.
+    """The noised counts of a site's answer: as many whole numbers as the query has cells, in the site's own name, none of them
+    larger than ten times the rows that a site of its size is expected to count, and a thousand, and any noise. Raises: BadInput.
     """
     message, client = unpack(raw), parts.population[index]
     if message.sender != client.id:
@@ -163,19 +146,12 @@ MOST_NOTE = 1 << 20  # characters
 
 @dataclass(frozen=True)
 class Known:
-    """The ranges of a run, and the note that its reader finds of them."""
-
     ranges: dict[str, Range]
     note: str
 
 
-def asked_of_sites(parts: Parts) -> Ranges | None:
-    """The query for the private ranges of a deployment; None where there are none. Raises BadInput where noise would hide them."""
-    return query_of(parts.experiment, parts.dataset, parts.plan, parts.population)
-
-
 def known(folder: Folder) -> Known | None:
-    """What the run's folder has of its ranges; None where they are not known yet. Raises BadInput where the file is damaged."""
+    """What the run's folder has of its ranges; None where they are not known yet. Raises: BadInput for a damaged file."""
     path = folder.path / FILE
     if not path.exists():
         return None
@@ -188,10 +164,7 @@ def known(folder: Folder) -> Known | None:
 
 
 def learn(parts: Parts, ledger: Ledger | None, folder: Folder, query: Ranges, asking: AtSites, *, least: int) -> Known:
-    """Asks the sites, and puts what their answers say into the run's folder before anybody is told.
-
-    From the same counts the ranges are those of a simulation. Raises: as `AtSites`; TacitError where fewer than `least` answered.
-    """
+    """Asks the sites, and puts what their answers say into the run's folder before anybody is told. Raises: TacitError."""
     answers = asking(parts, ledger, folder, query)
     if len(answers.counts) < least:
         raise TacitError(

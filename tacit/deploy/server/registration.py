@@ -40,10 +40,7 @@ class Call:
 
 
 def call_of(config: Mapping[str, Any]) -> Call:
-    """The call that `flwr run` makes with a run config.
-
-    Raises: BadInput for a value of another type, for `resume` together with `force`, and where neither the run config nor the
-    environment says where the federation lies.
+    """The call that `flwr run` makes with a run config. Raises: BadInput.
 
     >>> call_of({"sites": "north,coast", "out": "results", "keys": "server"}).sites
     ('north', 'coast')
@@ -81,11 +78,8 @@ def registered_sites(
 ) -> tuple[dict[str, int], dict[str, dict[str, Any]]]:
     """Greets every node until the expected sites are here. Returns their nodes and what they declared, by name.
 
-    Guarantee: every site is one of `call.sites`, has one node, runs this version of Tacit, and calls itself what its key was
-    registered as; what it declared is well-formed, not necessarily true, and its epsilon at most what the experiment names for it.
-
-    Raises: TacitError naming who is missing and why others refused, where they are more than a resumed run can spare; and at once
-    for a node with a stranger's or another's name, or another version. `tell` is told who is still missing.
+    Every site is one of `call.sites`, has one node, runs this version of Tacit, and calls itself what its key was registered as;
+    its epsilon is at most what the experiment names for it. Raises: TacitError naming who is missing and why others refused.
     """
 
     def refuse_more(declared: dict[str, Any]) -> None:  # what a site declares is what it weighs
@@ -110,9 +104,15 @@ def registered_sites(
         known = registered(grid)
         refusals |= {node: f"{known.get(node, f'node {node}')}: {text}" for node, text in heard.refusals.items()}
         for node, declared in heard.answers.items():
-            _refuse_unfit(declared, node, nodes, call.sites)
-            refuse_other_name(known.get(node), declared["site"])
-            nodes[declared["site"]], facts[declared["site"]] = node, declared
+            name, version = declared["site"], declared["tacit"]
+            if name not in call.sites:
+                raise TacitError(f"A node calls itself {name}, which is none of the sites ({', '.join(call.sites)}).")
+            if nodes.get(name, node) != node:
+                raise TacitError(f"Two nodes call themselves {name}: give each site its own folder and key.")
+            if version != tacit.__version__:
+                raise TacitError(f"Site {name} runs Tacit {version}, the server {tacit.__version__}: install the same.")
+            refuse_other_name(known.get(node), name)
+            nodes[name], facts[name] = node, declared
         tell([name for name in call.sites if name not in nodes])
     missing = [name for name in call.sites if name not in nodes]
     if missing and (not call.resume or len(nodes) < experiment.train.min_clients):
@@ -146,15 +146,7 @@ def _greet(
 
 
 def declaration(head: object) -> dict[str, Any]:
-    """What a site says of itself (`tacit.deploy.site.agreement.declaration`), as it may be used in a roster. Raises: BadInput.
-
-    Guarantee: texts are short and printable, there is at least one example, and epsilon is above zero (infinity is one). Whether
-    it is true nobody can check: a site's weight in the average follows from the size it declares.
-
-    >>> head = {"site": "a", "examples": 3, "shape": [8], "classes": 2, "epsilon": 1.0, "unit": "record"}
-    >>> declaration(head | {"tacit": "1", "torch": "2"})["examples"]
-    3
-    """
+    """What a site says of itself, as it may be used in a roster; nobody can check whether it is true. Raises: BadInput."""
     names = ("site", "examples", "shape", "classes", "epsilon", "unit", "tacit", "torch")
     said = dict(zip(names, wire.fields(head, *names, what="A greeting's answer"), strict=True))
     sides = wire.several(said["shape"], what="Its shape", most=MOST_SIDES)
@@ -170,26 +162,13 @@ def declaration(head: object) -> dict[str, Any]:
     }
 
 
-def _refuse_unfit(declared: dict[str, Any], node: int, nodes: dict[str, int], expected: Sequence[str]) -> None:
-    name, version = declared["site"], declared["tacit"]
-    if name not in expected:
-        raise TacitError(f"A node calls itself {name}, which is none of the sites ({', '.join(expected)}).")
-    if nodes.get(name, node) != node:
-        raise TacitError(f"Two nodes call themselves {name}: give each site its own folder and key.")
-    if version != tacit.__version__:
-        raise TacitError(f"Site {name} runs Tacit {version}, the server {tacit.__version__}: install the same.")
-
-
 def registered(grid: Grid) -> dict[int, str]:
-    """The names under which the server's people registered the keys of the nodes that are here, by node, where they gave names."""
+    """The names under which the server's people registered the keys of the nodes that are here, where they gave names."""
     return {node.node_id: node.name for node in grid.get_nodes() if node.name}
 
 
 def refuse_other_name(registered: str | None, declared: str) -> None:
-    """Refuses a node that calls itself otherwise than its key was registered; without a registered name any will do.
-
-    Raises: TacitError.
-    """
+    """Refuses a node that calls itself otherwise than its key was registered; without a registered name any will do."""
     if registered and registered != declared:
         raise TacitError(
             f"The node that was registered as {registered} calls itself {declared}: one of them has the other's folder."
@@ -198,10 +177,7 @@ def refuse_other_name(registered: str | None, declared: str) -> None:
 
 @dataclass
 class Registration:
-    """What every site of a run is asked to agree to, at its beginning and when it comes back, and who was turned away when.
-
-    Clients are numbered as in the roster; `nodes` in what follows has the Flower node of each that is here.
-    """
+    """What every site of a run is asked to agree to, at its beginning and when it comes back; `nodes` are by client."""
 
     grid: Grid
     names: Sequence[str]
@@ -211,21 +187,14 @@ class Registration:
     away: dict[int, float] = field(default_factory=dict)  # node: when
 
     def agree(self, nodes: dict[int, int]) -> None:
-        """Has every site compute its own noise and price and compare them with the server's.
-
-        Guarantee: on return each has agreed, on its own disk, to the same run, experiment and roster. Raises: TacitError naming
-        the first that does not, with its reason.
-        """
+        """Has every site agree, on its own disk, to the same run, experiment and roster. Raises: TacitError naming who does not."""
         heard = self._asked_to_agree(nodes, seconds=self.seconds, again=AGAIN_SECONDS)
         for index, node in nodes.items():
             if node not in heard.answers:
                 raise TacitError(f"Site {self.names[index]} does not agree to the run: {heard.why(node)}")
 
     def hand_out(self, nodes: dict[int, int], body: bytes, *, seconds: float) -> list[str]:
-        """Sends the model that the run left to every site that is connected, and returns the names of those that kept it.
-
-        Nobody stops the run any more: who is gone or refuses has none, and is named in the server's log.
-        """
+        """Sends the model that the run left to every site that is connected, and returns the names of those that kept it."""
         here = set(self.grid.get_node_ids())
         present = {node: self.names[index] for index, node in nodes.items() if node in here}
         ask = {"kind": "keep", "run": self.common["run"]}
@@ -238,8 +207,8 @@ class Registration:
     def newcomers(self, nodes: dict[int, int]) -> dict[int, int]:
         """Greets who is here and not in `nodes`, agrees with those whose own node is gone, and returns them by client.
 
-        Guarantee: only a site of the roster is let in, only while its own node is not connected, only with this version of Tacit,
-        and under the name of its key. Who does not fit stays out, stops nobody, and is not greeted again for `TURNED_AWAY_SECONDS`.
+        Only a site of the roster is let in, with this version of Tacit, and under the name of its key. Who does not fit stops
+        nobody, and is not greeted again for `TURNED_AWAY_SECONDS`.
         """
         here = set(self.grid.get_node_ids())
         missing = {name: index for index, name in enumerate(self.names) if nodes.get(index) not in here}

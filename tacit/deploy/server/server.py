@@ -5,7 +5,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from tacit.deploy.operate.connections import announce
 from tacit.deploy.operate.processes import GRACE_SECONDS, end_with_parent
 from tacit.deploy.server.gather import ANSWER_BYTES
 from tacit.deploy.server.opening import Sites
-from tacit.deploy.server.queries import AtSites, asked_of_sites, known, learn, was_asked, with_ranges
+from tacit.deploy.server.queries import AtSites, known, learn, was_asked, with_ranges
 from tacit.deploy.server.registration import LOOK_SECONDS, Call, Registration, call_of, registered_sites
 from tacit.deploy.server.trainer import OverGrid, Status
 from tacit.deploy.site.agreement import asked_of, record_of
@@ -35,7 +35,7 @@ from tacit.engine.budget import BudgetTracker
 from tacit.engine.history import History, finish, note_clients
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.loop import Observer, loop
-from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by
+from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by, query_of
 from tacit.engine.run_folder import Folder, open_folder
 from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
 from tacit.experiment import Experiment
@@ -58,10 +58,8 @@ LARGEST = 1e25  # beyond, weights could take a sum out of float32
 
 
 def honest(parts: Parts, client: Client, received: Message, round: int = 0) -> Message | None:
-    """An honest client's answer to what it received, with zeros for the values that only it knows.
-
-    Everything else of an answer (names, shapes, types, facts) follows from the roster and the round. None where the algorithm
-    judges every message itself, as it is added (central DP, encrypted sums).
+    """An honest client's answer to what it received, with zeros for the values that only it knows; None where the algorithm judges
+    every message itself (central DP, encrypted sums).
     """
     algorithm, zeros = parts.algorithm, torch.zeros_like(parts.params)
     if algorithm.tolerates_invalid:
@@ -83,8 +81,7 @@ def answer_bytes(parts: Parts) -> int:
 def oddity(parts: Parts, received: Message, index: int, raw: bytes, round: int = 0) -> str:
     """What no honest site would have sent in an answer to `received`, in words; empty where all is in order. Raises nothing.
 
-    What passes has the sender, the tensors' names, shapes and types, and the facts (to a relative 1e-6) of an honest answer; its
-    numbers are finite, and no larger than clip and noise allow. Where the algorithm judges every message itself, nothing is odd.
+    What passes may still be a lie, but it has the form and the facts of an honest answer, and no sum of such answers overflows.
     """
     client = parts.population[index]
     like = honest(parts, client, received, round)
@@ -98,7 +95,15 @@ def oddity(parts: Parts, received: Message, index: int, raw: bytes, round: int =
         return "it answered in another's name"
     if _shapes(message) != _shapes(like):
         return f"it sent {_words(message)} where {_words(like)} belongs"
-    most = _longest(parts, received, index, round)
+    longest = parts.plan.longest(
+        index,
+        parts.population.sizes,
+        learning_rate=parts.experiment.train.learning_rate,
+        parameters=parts.params.numel(),
+        descent=descent_of(parts.experiment).for_round(round),
+        largest=float(received.tensors["params"].abs().max()),
+    )
+    most = min(LARGEST, longest * (1 + CLOSE))
     for name, tensor in message.tensors.items():
         if tensor.is_floating_point() and not all_finite(tensor):
             return f"it sent a {name} that is not finite"
@@ -107,22 +112,6 @@ def oddity(parts: Parts, received: Message, index: int, raw: bytes, round: int =
     if set(message.facts) != set(like.facts) or not all(_same(message.facts[k], like.facts[k]) for k in like.facts):
         return "it states other facts about itself than were agreed"
     return ""
-
-
-def _longest(parts: Parts, received: Message, index: int, round: int) -> float:
-    """A bound that no number of a client's honest answer exceeds: what clip and noise allow, and never more than `LARGEST`.
-
-    It bounds single coordinates, not the norm: an answer within it may still be a lie, but no sum of such answers overflows.
-    """
-    most = parts.plan.longest(
-        index,
-        parts.population.sizes,
-        learning_rate=parts.experiment.train.learning_rate,
-        parameters=parts.params.numel(),
-        descent=descent_of(parts.experiment).for_round(round),
-        largest=float(received.tensors["params"].abs().max()),
-    )
-    return min(LARGEST, most * (1 + CLOSE))
 
 
 def _shapes(message: Message) -> dict[str, tuple[Any, Any]]:
@@ -143,8 +132,7 @@ def _same(found: object, wanted: object) -> bool:
 # What the server says while it runs: `flwr run --stream` shows it.
 
 
-def observer(experiment: Experiment) -> Callable[[dict[str, Any]], None]:
-    """Prints a line for every round, from the same record that is in `rounds.jsonl`."""
+def observer(experiment: Experiment) -> Observer:
     return lambda record: print(round_line(record, experiment), flush=True)
 
 
@@ -154,22 +142,15 @@ def ending(history: History) -> None:
     page = history.out / "report.html"
     try:
         write_page([history.out], page)
+        lines.append(f"report: {page}")
     except TacitError as error:
         lines.append(f"no report page: {error}")
-    else:
-        lines.append(f"report: {page}")
     print("\n".join([*lines, history.sentence]), flush=True)
 
 
 class _NotARefusal(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         return not (isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], TacitError))
-
-
-def say_refusals_once() -> None:
-    """Keeps Flower from printing a traceback below a refusal that is one sentence; those of other errors stay."""
-    if not any(isinstance(known, _NotARefusal) for known in FLOWER_LOGGER.filters):
-        FLOWER_LOGGER.addFilter(_NotARefusal())
 
 
 def in_flowers_words(error: TacitError) -> str:
@@ -187,17 +168,14 @@ SITES = "sites.json"
 
 
 def server_app(experiment: Path | Experiment) -> ServerApp:
-    """A ServerApp that runs an experiment with the sites of its run config, and writes the report's page at the end.
-
-    A refusal is one sentence on standard output, and is raised on, so that Flower knows that the run failed. The process ends
-    with the one that started it.
-    """
+    """A ServerApp that runs an experiment with the sites of its run config, and writes the report's page at the end."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         end_with_parent()
-        say_refusals_once()
+        if not any(isinstance(known, _NotARefusal) for known in FLOWER_LOGGER.filters):
+            FLOWER_LOGGER.addFilter(_NotARefusal())  # no traceback below a refusal that is one sentence
         try:
             call = call_of(context.run_config)
             chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)
@@ -214,12 +192,9 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
 def serve(grid: Grid, experiment: Experiment, call: Call, observe: Observer | None = None) -> History:
     """Runs the experiment with the sites that answer through `grid`; the files are in `call.out`, as of a simulation.
 
-    Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers. The
-    loop is the simulator's: from one seed and the same rows it reaches the same model. A run whose sites cannot pay any more
-    ends as planned. Assumes: the grid's nodes are proved by their keys; what they send is not believed beyond that.
-
-    Raises: BadInput for an experiment that cannot be deployed, RunExists for a folder that is taken, TacitError naming the
-    sites that stopped it and why; such a run can be resumed, and what was charged stays spent.
+    Guarantee: the server's own ledger is charged before a site is asked, and every site charges its own before it answers. From one
+    seed and the same rows the run reaches the model of a simulation. Raises: BadInput, RunExists, or TacitError naming the sites
+    that stopped it and why; such a run can be resumed, and what was charged stays spent.
     """
     refuse_undeployable(experiment)
     refuse_unpinned(experiment)
@@ -262,15 +237,8 @@ def _serve(
     roster = _roster(experiment, call.sites, facts, folder)
     population = roster.population(shape(rows))
     text, sites = experiment.toml(), Sites()
-    seals = seals_of(
-        experiment,
-        call.keys,
-        run=folder.run,
-        site=None,
-        text=text,
-        roster=roster.record(),
-        opening=sites.opening,
-    )
+    where = {"run": folder.run, "site": None, "text": text, "roster": roster.record()}
+    seals = seals_of(experiment, call.keys, **where, opening=sites.opening)
     parts = assemble(experiment, rows, population, place="server", seals=seals)
     folder.write("experiment.toml", with_rule(parts).toml().encode())
     terms = _terms(parts)
@@ -284,7 +252,7 @@ def _serve(
     common = {"kind": "agree", "run": folder.run, "experiment": parts.experiment.toml(), "roster": roster.record()}
     common |= {"releases": _releases(parts, ledger, folder)}
     least = 1 if parts.algorithm.tolerates_invalid else experiment.train.min_clients
-    query, told = asked_of_sites(parts), known(folder)
+    query, told = query_of(parts.experiment, parts.dataset, parts.plan, population), known(folder)
     common |= {"ranges": record_of(told.ranges)} if told else {}
     registration = Registration(grid, roster.names, terms, common, call.join_seconds)
     registration.agree(here)
@@ -312,7 +280,9 @@ def _serve(
         trainer.spent |= asking.spent
     history = finish(parts, ledger, folder, state.result, stopped, at_clients=at_clients)
     kept = registration.hand_out(trainer.nodes, sent(state.result.cpu()), seconds=min(patience, KEEP_SECONDS))
-    return _with_sites(history, trainer, folder, kept)
+    summary = history.summary | {"sites": {"epsilon": trainer.spent, "absent": trainer.absent, "have_the_model": kept}}
+    store.write(folder.path / "summary.json", json.dumps(summary, indent=2).encode())
+    return replace(history, summary=summary)
 
 
 def _trained(
@@ -369,10 +339,3 @@ def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     budgets = BudgetTracker(parts, ledger)
     left = ledger.rounds_left_to_all(budgets.budget, budgets.price_of_all, hint=rounds)
     return ledger.charged_rounds() + min(rounds - first, left)
-
-
-def _with_sites(history: History, trainer: OverGrid, folder: Folder, kept: Sequence[str]) -> History:
-    sites = {"epsilon": trainer.spent, "absent": trainer.absent, "have_the_model": list(kept)}
-    summary = history.summary | {"sites": sites}
-    store.write(folder.path / "summary.json", json.dumps(summary, indent=2).encode())
-    return replace(history, summary=summary)

@@ -39,12 +39,11 @@ MOST_PARTS = 256  # of an answer: an array in pieces of 5 MiB has 1.2 GiB; the s
 class OwnSocket(socket.socket):
     """A listening socket that takes connections from processes of this user and of root alone, and hangs up on all others.
 
-    Flower's programs show their addresses in command lines, so that no token in one would stay secret from other users: under
-    Linux the kernel is asked whose the other end is, before a byte is read. Elsewhere nobody is refused.
+    Flower shows its addresses in command lines, so that no token in one would stay secret: under Linux the kernel is asked whose
+    the other end is, before a byte is read. Elsewhere nobody is refused.
     """
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection. Raises: ConnectionAbortedError for somebody else's, which asyncio passes over."""
         line, client = super().accept()
         if TABLE.exists() and _owner(client, self.getsockname()) not in (os.geteuid(), 0):
             line.close()
@@ -65,8 +64,7 @@ def _owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:
 def _refuse_false_answers() -> None:
     """Has the Fleet API look at an announced answer before it is stored.
 
-    Flower proves that the request is the node's, but neither that the message in it is: it would store an answer in another
-    site's name, and a site's message to another site as the server's question.
+    Flower would store an answer in another site's name, and a site's message to another site as the server's request.
     """
     words: Any = vars(fleet_handlers)
     store = words["push_messages"]
@@ -92,7 +90,7 @@ def _is_own_answer(request: PushMessagesRequest) -> bool:
 
 
 def main() -> None:
-    """Serves until SIGTERM, by the same steps as `flower-superlink`; what it writes is for its owner only."""
+    """Serves until SIGTERM, by the same steps as `flower-superlink`."""
     os.umask(0o077)
     pragmas: Any = vars(sql_mixin)
     pragmas["SQLITE_PRAGMAS"] = tuple((dict(pragmas["SQLITE_PRAGMAS"]) | {"busy_timeout": LOCK_MILLISECONDS}).items())
@@ -113,10 +111,7 @@ def main() -> None:
 
 
 def register(connection: str, keys: dict[str, Path]) -> None:
-    """Registers every key under its site's name, to which the server holds its node; a known key keeps the name it has.
-
-    Raises: httpx.HTTPStatusError for any other word of the SuperLink's.
-    """
+    """Registers every key under its site's name, to which the server holds its node; a known key keeps the name it has."""
     with init_http_client_from_connection(read_superlink_connection(connection)) as client:
         for name, key in keys.items():
             try:

@@ -1,8 +1,7 @@
-"""The loop's trainer over Flower: the cohort's questions go out, its answers come back in the cohort's order.
+"""The loop's trainer over Flower: the cohort's requests go out, its answers come back in the cohort's order.
 
-A site that is silent or refuses is left out of the round, and one that was away is let in before the next; the run
-stops, by name and reason, where fewer than `train.min_clients` are left. What a site had charged for an answer that never
-came is spent. One that did not answer and whose node is gone is asked and charged nothing until it is back."""
+A site that is silent or refuses is left out of the round, and one that was away is let in before the next; the run stops, by name
+and reason, where fewer than `train.min_clients` are left. A charge for an answer that never came is spent."""
 
 import contextlib
 import json
@@ -10,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -32,10 +30,7 @@ EVERY_SECONDS = 1.0  # between two words about one round
 
 
 def find(folder: Folder, name: str, round: int) -> bytes | None:
-    """The question that was kept under a name for this round, or None where another round's is there, or none.
-
-    Raises: BadInput where the file is damaged: another question would be refused by every site that was asked this one.
-    """
+    """The request that was kept under a name for this round; None where another round's is there, or none. Raises: BadInput."""
     path = folder.path / name
     if not path.exists():
         return None
@@ -51,22 +46,16 @@ def find(folder: Folder, name: str, round: int) -> bytes | None:
 
 
 def keep(folder: Folder, name: str, round: int, body: bytes) -> bytes:
-    """Puts a round's question on disk, in the place of the round's before, and returns it.
-
-    Assumes: it is called before anybody is asked, so that a restarted server asks the very same one.
-    """
+    """Puts a round's request on disk before anybody is asked, so that a restarted server asks the very same one; returns it."""
     folder.write(name, json.dumps({"round": round}).encode() + b"\n" + body)
     return body
 
 
 @dataclass
 class Status:
-    """`status.json`: how far a server has come and who has answered it, for the people who operate it.
+    """`status.json`: how far a server has come and who has answered it, for the people who operate it."""
 
-    `began` tells its word from that of a server before it, on its way out.
-    """
-
-    began: float
+    began: float  # tells this server's file from that of one before it, on its way out
     sites: Sequence[str] = ()
     missing: Sequence[str] = ()  # who has not joined yet
     asked: dict[str, Any] | None = None  # the last round that was asked, and who has answered
@@ -74,7 +63,6 @@ class Status:
     _said: float = 0.0
 
     def write(self, folder: Folder, state: str, text: str) -> None:
-        """Replaces status.json: the state (waiting, running, finished, failed), words about it, the process, and the sites."""
         record = {"state": state, "text": text, "pid": os.getpid(), "began": self.began, "time": time.time()}
         record |= {"sites": list(self.sites), "missing": list(self.missing)}
         record |= {"asked": self.asked, "spent": dict(self.spent)}
@@ -82,15 +70,11 @@ class Status:
         self._said = time.monotonic()
 
     def wait(self, folder: Folder, missing: Sequence[str]) -> None:
-        """Writes who is waited for."""
         self.missing = missing
         self.write(folder, "waiting", f"for {', '.join(missing)}" if missing else "for everybody to agree")
 
     def hear(self, folder: Folder, round: int, nodes: Mapping[str, int | None], heard: Heard, *, over: bool) -> None:
-        """Writes who of a round's sites (their nodes by name) has answered or refused so far.
-
-        Until the round is over it speaks once a second at most. A disk that takes no word more stops nothing: the ledger will.
-        """
+        """Writes who of a round's sites (their nodes by name) has answered or refused so far, once a second at most."""
         if not over and time.monotonic() - self._said < EVERY_SECONDS:
             return
         answered = [name for name, node in nodes.items() if node in heard.answers]
@@ -98,7 +82,7 @@ class Status:
         waited = {name: node for name, node in nodes.items() if name not in answered and name not in refused}
         silent = {name: heard.why(node) if over or node is None else "" for name, node in waited.items()}
         self.asked = {"round": round, "over": over, "answered": answered, "refused": refused, "silent": silent}
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a disk that takes no word more stops nothing: the ledger will
             self.write(folder, "running", f"round {round + 1}")
 
 
@@ -106,11 +90,8 @@ class Status:
 class OverGrid(Trainer):
     """A trainer whose clients are sites: called with a broadcast, a round and a cohort, it yields their messages in that order.
 
-    Guarantee: the question is on disk before anybody is asked. A message is in the name of the site whose node sent it; one that no
-    honest site could have sent (`odd`) counts as a refusal. `spent` is what sites say of their ledgers, which nobody checks.
-
-    Raises: BudgetExhausted where a round fails because the absent cannot pay, and TacitError, by name and reason, where fewer than
-    `min_clients` of a cohort answer for other reasons.
+    Guarantee: the request is on disk before anybody is asked. A message is in the name of the site whose node sent it; one that no
+    honest site could have sent (`odd`) counts as a refusal. Raises: BudgetExhausted, TacitError, by name and reason.
     """
 
     grid: Grid
@@ -133,14 +114,20 @@ class OverGrid(Trainer):
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
         body = find(self.folder, ASKED, round) or keep(self.folder, ASKED, round, received)
-        asked = {self.nodes[index]: index for index in cohort if index in self.nodes}
-        asks = {node: self._ask(round, index) for node, index in asked.items()}
-        sent, tell = unpack(body), partial(self._tell, round, cohort)
+        asked, sent = {self.nodes[index]: index for index in cohort if index in self.nodes}, unpack(body)
+        common = {"kind": "train", "run": self.folder.run, "round": round}
+        asks = {node: common | {"terms": asdict(self.terms[index])} for node, index in asked.items()}
 
         def accept(node: int, facts: dict[str, Any], raw: bytes) -> tuple[Any, bytes]:
             if why := self.odd(sent, asked[node], raw, round):
                 raise BadInput(why)
             return facts, raw
+
+        def tell(heard: Heard, *, over: bool = False) -> None:
+            if self.status is not None:
+                self.status.spent = self.spent
+                nodes = {self.names[index]: self.nodes.get(index) for index in sorted({*cohort, *self.left})}
+                self.status.hear(self.folder, round, nodes, heard, over=over)
 
         heard = gather(self.grid, asks, body, seconds=self.seconds, most=self.most, accept=accept, tell=tell)
         tell(heard, over=True)
@@ -148,8 +135,14 @@ class OverGrid(Trainer):
         missing = {self.names[index]: heard.why(self.nodes.get(index)) for index in cohort if index not in came}
         self.unpaid |= {asked[node] for node in heard.unpaid}
         self.absent = {self.names[index]: AWAY for index in sorted(self.left)} | missing
-        if len(came) < min(self.min_clients, len(cohort)):
-            raise self._too_few(round, len(came), missing, paid=len(heard.unpaid) < len(missing))
+        needed = min(self.min_clients, len(cohort))
+        if len(came) < needed and len(heard.unpaid) == len(missing):
+            raise BudgetExhausted(f"Round {round + 1} cannot be paid for: {listed(missing)}")
+        if len(came) < needed:
+            raise TacitError(
+                f"Round {round + 1} got {len(came)} answers and needs {needed} ({listed(missing)}): bring the sites back, "
+                "then go on with --resume."
+            )
         for index in came:
             facts, raw = heard.answers[self.nodes[index]]
             if (spent := spent_of(facts)) is not None:
@@ -157,9 +150,8 @@ class OverGrid(Trainer):
             yield attributed(raw, self.names[index]), {}
 
     def away(self) -> set[int]:
-        """Lets in who has come, and returns the clients that have left, who are not asked and so not charged.
-
-        A client has left when its node is not connected and it was absent from the last round, or has never been there.
+        """Lets in who has come, and returns the clients that have left, who are not asked and so not charged: whose node is not
+        connected and who were absent from the last round, or have never been there.
         """
         if self.registration is not None:
             self.nodes |= self.registration.newcomers(self.nodes)
@@ -169,39 +161,13 @@ class OverGrid(Trainer):
         self.left = gone | (set(range(len(self.names))) - set(self.nodes))
         return self.left
 
-    def _tell(self, round: int, cohort: Sequence[int], heard: Heard, *, over: bool = False) -> None:
-        if self.status is not None:
-            self.status.spent = self.spent
-            nodes = {self.names[index]: self.nodes.get(index) for index in sorted({*cohort, *self.left})}
-            self.status.hear(self.folder, round, nodes, heard, over=over)
-
-    def _ask(self, round: int, index: int) -> dict[str, Any]:
-        return {"kind": "train", "run": self.folder.run, "round": round, "terms": asdict(self.terms[index])}
-
-    def _too_few(self, round: int, came: int, missing: dict[str, str], *, paid: bool) -> TacitError:
-        why = listed(missing)
-        if not paid:
-            return BudgetExhausted(f"Round {round + 1} cannot be paid for: {why}")
-        needed = min(self.min_clients, came + len(missing))
-        return TacitError(
-            f"Round {round + 1} got {came} answers and needs {needed} ({why}): bring the sites back, "
-            "then go on with --resume."
-        )
-
 
 def listed(missing: Mapping[str, str]) -> str:
-    """Who is missing, each with the reason."""
     return "; ".join(f"{name}: {why}" for name, why in missing.items())
 
 
 def attributed(raw: bytes, site: str) -> bytes:
-    """A site's message as it came; one that cannot be read or bears another's name, as an empty message of this site.
-
-    So a message is refused in the name of who sent it, and nobody can have another one blamed. Nothing is raised.
-
-    >>> unpack(attributed(b"no message", "north")).sender
-    'north'
-    """
+    """A site's message as it came; one that cannot be read or bears another's name, as an empty message of this site."""
     try:
         sender = unpack(raw).sender
         if sender == site:
@@ -213,11 +179,7 @@ def attributed(raw: bytes, site: str) -> bytes:
 
 
 def spent_of(facts: Any) -> float | None:
-    """The epsilon that a site says its ledger holds, if it says a number from 0 to `MOST_EPSILON`; anything else is None.
-
-    >>> spent_of({"epsilon": 2}), spent_of({"epsilon": "2"})
-    (2.0, None)
-    """
+    """The epsilon that a site says its ledger holds, if it says a number from 0 to `MOST_EPSILON`; anything else is None."""
     epsilon: Any = facts.get("epsilon") if isinstance(facts, dict) else None
     known = type(epsilon) in (int, float) and 0 <= epsilon < MOST_EPSILON
     return float(epsilon) if known else None

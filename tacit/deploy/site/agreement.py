@@ -52,7 +52,7 @@ AROUND_BYTES = 64 << 10  # for each site: what is said of it, and around its rep
 
 @dataclass(frozen=True)
 class Agreement:
-    """One run as the site accepted it: its name, the experiment's TOML text, the roster's record, and the site's terms."""
+    """One run as the site accepted it."""
 
     run: str
     experiment: str
@@ -62,11 +62,10 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Accepted:
-    """A run that the site takes part in, under these limits: `accept` makes it, and other limits make it void.
+    """A run that the site takes part in, under these limits: other limits make it void.
 
-    `client` has the budget of the site's own file and pays; what trains and noises has the epsilon of the roster, which everybody
-    knows. `ledger` is None where the experiment promises nothing. `held` are rows that the site holds out for itself, `asked` is
-    the client with those that the experiment holds out, about which it is asked once; None where there are none.
+    `client` has the budget of the site's own file and pays; what trains and noises has the epsilon of the roster. `held` are rows
+    that the site holds out for itself, `asked` is the client with those that the experiment holds out.
     """
 
     site: Path
@@ -83,11 +82,9 @@ class Accepted:
 def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = None, spends: bool = True) -> Accepted:
     """Builds this site's own view of a run. `local` is training of somebody else's, on rows that Tacit never sees.
 
-    Guarantee: what can be refused without reading rows is refused before they are read, and too many local steps, or parameters
-    of a model that says its size, before a model is made. Nothing is charged. Once the rows are read, only their number and shape
-    can decide whether it succeeds. Without `spends`, a budget that is lower than the roster's is no reason to refuse.
-
-    Raises: Refused; BadInput or BadData for the site's own files; KeyRefused for its keys; LedgerError for its ledger.
+    Guarantee: what can be refused without reading rows is refused before they are read, and too many local steps, or parameters of
+    a model that says its size, before a model is made. Nothing is charged. Once the rows are read, only their number and shape can
+    decide whether it succeeds. Without `spends`, a budget that is lower than the roster's is no reason to refuse.
     """
     site, text, experiment, settings = allowed.site, allowed.text, allowed.experiment, allowed.settings
     limits, name, privacy = allowed.limits, settings["name"], experiment.privacy
@@ -137,10 +134,7 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
 
 
 def asked_of(parts: Parts, index: int) -> dict[str, DpEvent | None]:
-    """The queries that a client answers beside training, and what each costs it; None where nothing is promised.
-
-    Guarantee: the noise of every one of them can be drawn as it is priced. Raises: Refused.
-    """
+    """The queries that a client answers beside training, each with its price, as which its noise can be drawn. Raises: Refused."""
     try:
         for query, asked in ((EVALUATION, judged_by), (STATS, columns_asked), (RANGES, ranges_asked)):
             if (one := asked(parts.experiment, parts.dataset)) is not None:
@@ -164,10 +158,8 @@ def longest_question(agreed: Agreement) -> int:
 
 
 def declaration(experiment: Experiment, limits: Limits, *, name: str, rows: Dataset) -> dict[str, Any]:
-    """What the server is told of a site: name, number of rows, shape of a row, number of classes, budget and versions.
-
-    Guarantee: number and shape of rows and the number of classes are all that is told of the data; they are public to the run's
-    promise. The epsilon is the smaller of what the site allows and what the experiment names for it.
+    """What the server is told of a site. Number and shape of rows and the number of classes are all that is told of the data; they
+    are public to the run's promise.
     """
     return {
         "site": name,
@@ -185,12 +177,7 @@ def declaration(experiment: Experiment, limits: Limits, *, name: str, rows: Data
 
 
 def refuse_other(asked: Terms, agreed: Terms) -> None:
-    """Refuses terms that are not the agreed ones to the letter, less of anything included. Raises: Refused, naming a difference.
-
-    >>> refuse_other(Terms("", 1.0, 30, 650), Terms("", 1.0, 3, 650))
-    Traceback (most recent call last):
-    tacit.errors.Refused: The server asks for 30 rounds; 3 were agreed.
-    """
+    """Refuses terms that are not the agreed ones to the letter, less of anything included. Raises: Refused, naming a difference."""
     if asked.epsilon > agreed.epsilon:
         raise Refused(f"The server asks for epsilon {asked.epsilon:g}; the site allows {agreed.epsilon:g}.")
     if asked.rounds != agreed.rounds:
@@ -216,15 +203,12 @@ def refuse_other(asked: Terms, agreed: Terms) -> None:
 
 
 def smallest_noise(event: str) -> float:
-    """The smallest noise multiplier in an event's text; 0 where it names none. For the words of a refusal, not for a price."""
+    """For the words of a refusal, not for a price."""
     return min(map(float, re.findall(r'"noise_multiplier": ([0-9.eE+-]+)', event)), default=0.0)
 
 
 def write(site: Path, agreement: Agreement, promise: str) -> None:
-    """Puts an agreement on disk, and what the site was promised in words; an agreement that stands is never changed.
-
-    Raises: Refused where the one that stands has other terms; BadInput where it is damaged; OSError.
-    """
+    """Puts an agreement on disk, and what the site was promised in words; one that stands is never changed. Raises: Refused."""
     known, folder = read(site, agreement.run), layout.run_folder(site, agreement.run)
     if known is not None:
         refuse_other(agreement.terms, known.terms)
@@ -264,10 +248,10 @@ def record_of(ranges: Mapping[str, Range]) -> dict[str, list[float]]:
 
 
 def bind_ranges(site: Path, agreed: Agreement, experiment: Experiment, ranges: Mapping[str, Range]) -> bool:
-    """Makes the ranges the run's own at this site; whether it is so for the first time.
+    """Makes the ranges the run's own at this site, on disk; whether it is so for the first time.
 
-    Guarantee: on return they have reached the disk; they are of the private columns and of no others, each from the beginning of a
-    public bin to the end of one. No row decides whether they are taken. Raises: Refused, also for others than those that are bound.
+    They are of the private columns and of no others, each from the beginning of a public bin to the end of one. No row decides
+    whether they are taken. Raises: Refused, also for others than those that are bound.
     """
     columns = experiment.data.options().get("columns")
     named = [(str(name), 1) for name in columns] if isinstance(columns, list | tuple) else []
@@ -289,7 +273,7 @@ def bind_ranges(site: Path, agreed: Agreement, experiment: Experiment, ranges: M
 
 
 def bound_ranges(site: Path, run: str) -> dict[str, Range]:
-    """The ranges that are bound for a run; none where there are none yet. Raises: BadInput where the file is damaged."""
+    """The ranges that are bound for a run; none where there are none yet. Raises: BadInput for a damaged file."""
     path = layout.run_folder(site, run) / layout.RANGES
     if not path.exists():
         return {}
@@ -322,7 +306,6 @@ def _own_ledger(
 ) -> Ledger | None:
     """The site's ledger for one run; None where the experiment promises nothing and so charges nothing.
 
-    Guarantee: over all its runs it pays at most the delta of the budget file, and for this one at most the epsilon of its terms.
     Raises: LedgerError for a ledger that is gone, older than its watermark, of another population, charged under another name, or
     that knows no charge for an answer beside it, and where a copy of the site was charged.
     """
@@ -354,10 +337,7 @@ def _own_ledger(
 
 
 def refuse_charged_copy(folder: Path, lacks: Callable[[Path], bool]) -> None:
-    """Refuses a site of which a copy was charged for what its own ledger does not know; `lacks` says so of the copy's watermark.
-
-    Two folders that both answer are two ledgers on one budget. Raises: LedgerError, naming the copy.
-    """
+    """Refuses a site of which a copy was charged for what its own ledger does not know: two ledgers on one budget."""
     for copy in copies(folder):
         if lacks(copy / disk.NAME):
             raise LedgerError(
@@ -393,7 +373,7 @@ def copies(folder: Path) -> Iterator[Path]:
 
 
 def refuse_renamed(ledger: Path, charged: Collection[str], name: str) -> None:
-    """Refuses a ledger that was charged under another name, or the same rows would have their budget again. Raises: LedgerError."""
+    """Refuses a ledger that was charged under another name, or the same rows would have their budget again."""
     others = sorted(set(charged) - {name})
     if others:
         raise LedgerError(
@@ -409,7 +389,7 @@ def in_words(what: int | str) -> str:
 def unpaid(folder: Path, charged: Callable[[str, int | str], bool]) -> Iterator[tuple[str, int | str]]:
     """(run, round), or (run, query), of every answer on a site's disk for which `charged` is False and should not be.
 
-    An answer whose agreement is gone counts as one that was to be paid for. Raises: BadInput for a damaged agreement.
+    An answer whose agreement is gone counts as one that was to be paid for.
     """
     for run, what in layout.answers(folder):
         if not charged(run, what):

@@ -31,7 +31,7 @@ OWN_FILES = ("csv", "npz")  # sources where every site has a file of its own; th
 def read_experiment(text: str) -> Experiment:
     """The experiment that the server's text describes, which may be any text. Raises: Refused.
 
-    Guarantee: nothing is imported, opened or run; what is returned has a site open no path of the server's, and can be deployed.
+    Nothing is imported, opened or run; what is returned has a site open no path of the server's, and can be deployed.
     """
     try:
         experiment = Experiment(**wire.toml_table(text, what="Its text"))
@@ -134,8 +134,6 @@ DEALT = "client-"  # how clients are named that rows are dealt out to
 def proposed(experiment: Experiment, name: str) -> float:
     """The epsilon that an experiment names for a site; infinity where it promises nothing. Raises: Refused where it names none.
 
-    A table names sites, a list those that rows are dealt out to (`client-0`, `client-1`, ...), and one number is for everybody.
-
     >>> proposed(Experiment(privacy={"kind": "local", "epsilon": {"north": 1.0, "coast": 3.0}}), "coast")
     3.0
     """
@@ -155,7 +153,7 @@ def proposed(experiment: Experiment, name: str) -> float:
 
 
 def everybody(experiment: Experiment, site: str, epsilon: float) -> dict[str, float] | None:
-    """All sites that a site can know from the experiment, itself among them, with its own epsilon; None if it cannot."""
+    """All sites that a site can know from the experiment, with its own epsilon; None if it is not among them."""
     if experiment.data.name not in OWN_FILES:
         names = [f"{DEALT}{number}" for number in range(experiment.data.clients or 0)]
     else:
@@ -201,11 +199,7 @@ class Accept(BaseModel):
 
 
 def digest(experiment: Experiment) -> str:
-    """The SHA-256 of every key of an experiment, its name and its defaults included: what a site lists to accept this very one.
-
-    >>> digest(Experiment()) == digest(Experiment(run={"seed": 0})) != digest(Experiment(run={"device": "cuda"}))
-    True
-    """
+    """The SHA-256 of every key of an experiment, its defaults included: what a site lists to accept this very one."""
     return _hash(experiment.model_dump(mode="json", exclude_none=True))
 
 
@@ -299,7 +293,7 @@ def _named_code(experiment: Experiment) -> list[str]:
 def refuse_unlisted(listed: Mapping[str, str], experiment: Experiment) -> None:
     """Refuses code that the site does not list, that is not installed there, or whose file is another than the listed one.
 
-    What is not listed is not looked up at all. Assumes: the file does not change before it is imported.
+    Assumes: the file does not change before it is imported.
     """
     for name in _named_code(experiment):
         if name not in listed:
@@ -319,11 +313,7 @@ def refuse_unlisted(listed: Mapping[str, str], experiment: Experiment) -> None:
 
 
 def code_digest(name: str) -> str:
-    """The SHA-256 of the file that "package.module:name" comes from; empty where there is none, which no listed hash equals.
-
-    >>> code_digest("no.such.module:thing")
-    ''
-    """
+    """The SHA-256 of the file that "package.module:name" comes from; empty where there is none, which no listed hash equals."""
     file = _file(name)
     return "" if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
@@ -331,7 +321,7 @@ def code_digest(name: str) -> str:
 def lines_to_list(listed: Mapping[str, str], experiment: Experiment) -> dict[str, Path]:
     """The lines that `[accept.code]` lacks for an experiment, each with the file that the site's people read before they add it.
 
-    Guarantee: nothing is imported: whoever looks has not consented yet. A line says one name and one hash and no more.
+    Nothing is imported: whoever looks has not consented yet.
     """
     files = {name: _file(name) for name in _named_code(experiment) if PLAIN.fullmatch(name)}
     hashes = {name: code_digest(name) for name in files}
@@ -343,7 +333,7 @@ def lines_to_list(listed: Mapping[str, str], experiment: Experiment) -> dict[str
 
 
 def absent(listed: Mapping[str, str], experiment: Experiment) -> list[str]:
-    """What an experiment names and the site neither lists nor has: then there is no hash to list yet. Nothing is imported."""
+    """What an experiment names and the site neither lists nor has: then there is no hash to list yet."""
     names = [name for name in _named_code(experiment) if name not in listed and PLAIN.fullmatch(name)]
     return [name for name in names if not _file(name)]
 

@@ -1,8 +1,7 @@
 """The keys of encrypted sums, each on the machine it belongs to.
 
-Every site has its own signing key and its own share of the clients' key; with `protect.threshold` left out or 1 the whole of
-it. The server has the public key, the members' names and, of a split key, what it needs to check answers. The whole of a
-split key exists in the memory of whoever makes the keys, and is never written."""
+Every site has its own signing key and its share of the clients' key (with `protect.threshold` left out or 1 the whole of it), the
+server the public key, the members' names and what checks the answers. The whole of a split key is never written."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,38 +11,33 @@ from typing import Any
 
 from gmpy2 import mpz
 
-from tacit.algorithms.encrypted import Encrypted, Group
+from tacit.algorithms.encrypted import Encrypted
 from tacit.crypto import keys
 from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.reports import Members, Opener, Opens, Signer, common_hash, numbers_to_bytes
-from tacit.crypto.seal import Sealed, report_bytes
+from tacit.crypto.seal import Sealed
 from tacit.crypto.threshold import Share, Verification, deal
 from tacit.engine.assemble import Parts
 from tacit.errors import KeyRefused, Refused
 from tacit.experiment import Experiment
 from tacit.privacy.distributed.kind import DistributedPlan, lanes_of, new_key
-from tacit.types import Message
 
 FOLDER = "keys"  # in the server's and in every site's folder
 
 
 @dataclass(frozen=True)
 class Held:
-    """What one party holds: everybody the public key and the members' names, a site also its signing key and its key or share.
-
-    `verification`, where the key is split, tells a wrong part of an opening from a right one. The server has no `signer`, no
-    `secret`.
-    """
+    """What one party holds: everybody the public key and the members' names, a site also its signing key and its key or share."""
 
     public: PublicKey
-    verification: Verification | None
+    verification: Verification | None  # where the key is split: tells a wrong part of an opening from a right one
     members: Members = field(repr=False)
     signer: Signer | None = field(default=None, repr=False)
     secret: SecretKey | Share | None = field(default=None, repr=False)
 
     @property
     def answer(self) -> Callable[[list[mpz]], bytes] | None:
-        """What turns any sum into this site's part of opening it, for the wire; what may be opened is `crypto.reports.Opener`'s."""
+        """What turns any sum into this site's part of opening it; what may be opened decides `crypto.reports.Opener`."""
         secret, public = self.secret, self.public
         if isinstance(secret, Share):
             return lambda total: secret.verification.to_bytes(secret.open(total))
@@ -53,9 +47,7 @@ class Held:
 def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> None:
     """Makes one key pair and a signing key for each of the run's sites, and writes into every folder what is its party's.
 
-    Guarantee: with `protect.threshold` above 1 the whole secret key is never written, only a share to each site; else every
-    site has all of it, and the server none. Assumes: whoever runs this is trusted with all keys. Raises: BadInput for a file
-    that stands.
+    Assumes: whoever runs this is trusted with all keys. Raises: BadInput for a file that stands.
     """
     key, protect = new_key(experiment), experiment.protect
     shares = deal(key, threshold=protect.threshold or 1, of=len(sites)) if protect.split else []
@@ -77,11 +69,7 @@ def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> N
 
 
 def share_number(sites: Iterable[str], name: str) -> int:
-    """Which share is a site's, counted from 1 in the order of their names.
-
-    >>> share_number(("north", "coast"), "coast")
-    1
-    """
+    """Which share is a site's, counted from 1 in the order of their names."""
     return sorted(sites).index(name) + 1
 
 
@@ -89,27 +77,38 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     """What a site, or the server (site None), has in `folder`. Raises: KeyRefused, naming the file.
 
     Guarantee: the members on disk are exactly `sites` (whoever could add or leave out a name would choose whose reports are
-    summed); all keys belong together; a split key is for this `threshold` of these sites; the share is the one of this site's
-    number.
+    summed); all keys belong together; a split key is for this `threshold` of these sites; the share is this site's own.
     """
     sites = list(sites)
     public, members = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE), keys.load_members(folder)
     if sorted(sites) != sorted(members):
-        listed = (
-            f"the sites {', '.join(sorted(sites)[:20])} and the members in {folder} {', '.join(sorted(members)[:20])}"
-        )
+        listed = f"sites {', '.join(sorted(sites)[:20])} and the members in {folder} {', '.join(sorted(members)[:20])}"
         raise KeyRefused(
-            f"Encrypted sums need one list of sites everywhere, and there are {listed}: make them the same."
+            f"Encrypted sums need one list of sites everywhere, and there are the {listed}: make them the same."
         )
-    verification = _verification(folder, public, threshold=threshold, of=len(sites)) if threshold > 1 else None
+    other = f"belongs to another key than {folder / keys.PUBLIC_FILE}: take both from one maker."
+    verification = None
+    if threshold > 1:
+        path = folder / keys.VERIFICATION_FILE
+        verification = keys.load_as(keys.Verification, path)
+        if verification.public != public:
+            raise KeyRefused(f"{path} {other}")
+        if (verification.threshold, verification.of) != (threshold, len(sites)):
+            known, wanted = f"{verification.threshold} of {verification.of}", f"{threshold} of {len(sites)}"
+            raise KeyRefused(
+                f"{path} is for {known} sites, and the experiment wants {wanted}: make keys for it with `tacit deploy init`."
+            )
     if site is None:
         return Held(public, verification, members)
-    signer = _own_signer(folder, site, members)
+    path = folder / f"{site}{keys.SIGNING}"
+    signer, member = keys.load_signer(path), members.get(site)
+    if signer.client != site or member is None or member.public_bytes_raw() != signer.public.public_bytes_raw():
+        raise KeyRefused(f"{path} does not belong to {folder / f'{site}{keys.MEMBER}'}: take both from one maker.")
     if verification is None:
         path = folder / keys.SECRET_FILE
         secret = keys.load_as(keys.SecretKey, path)
         if secret.public != public:
-            raise KeyRefused(f"{path} {OTHER_KEY.format(folder / keys.PUBLIC_FILE)}")
+            raise KeyRefused(f"{path} {other}")
         return Held(public, None, members, signer, secret)
     path, number = folder / keys.SHARE_FILE, share_number(sites, site)
     share = keys.load_as(keys.Share, path)
@@ -118,29 +117,6 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     if share.index != number:
         raise KeyRefused(f"{path} is share {share.index}, and {site} has share {number}: ask for your own.")
     return Held(public, verification, members, signer, share)
-
-
-OTHER_KEY = "belongs to another key than {}: take both from one maker."
-
-
-def _own_signer(folder: Path, site: str, members: Members) -> Signer:
-    path = folder / f"{site}{keys.SIGNING}"
-    signer = keys.load_signer(path)
-    known = members.get(site)
-    if signer.client != site or known is None or known.public_bytes_raw() != signer.public.public_bytes_raw():
-        raise KeyRefused(f"{path} does not belong to {folder / f'{site}{keys.MEMBER}'}: take both from one maker.")
-    return signer
-
-
-def _verification(folder: Path, public: PublicKey, *, threshold: int, of: int) -> Verification:
-    path = folder / keys.VERIFICATION_FILE
-    known = keys.load_as(keys.Verification, path)
-    if known.public != public:
-        raise KeyRefused(f"{path} {OTHER_KEY.format(folder / keys.PUBLIC_FILE)}")
-    if (known.threshold, known.of) != (threshold, of):
-        text = f"{path} is for {known.threshold} of {known.of} sites, and the experiment wants {threshold} of {of}"
-        raise KeyRefused(f"{text}: make keys for it with `tacit deploy init`.")
-    return known
 
 
 # Encrypted sums across machines: the keys come from disk, and only the sites can open a sum.
@@ -152,11 +128,9 @@ Opening = Callable[[str, int, Verification | None], Opens]  # (group, fewest rep
 class FolderSeals:
     """The keys of one party of a deployment, from its folder: a site can sign and open, the server (site None) neither.
 
-    The hash of `text` and `roster`, the experiment and the sites as they were told, and of the run's name is signed with every
-    report, so that reports are added only where every site was told the same. `opening` is how the server has sums opened.
-
-    Guarantee: at a site nothing is opened but by its `Opener`, which checks and adds the reports itself and writes down, before
-    it opens, which sum of the round it is; another one is refused, after a restart as well.
+    The hash of the run's name, `text` (the experiment) and `roster` is signed with every report, so that reports are added only
+    where every site was told the same. Guarantee: at a site nothing is opened but by its `Opener`, which checks and adds the
+    reports itself and writes down, before it opens, which sum of the round it is.
     """
 
     folder: Path
@@ -165,7 +139,7 @@ class FolderSeals:
     threshold: int
     text: str = field(repr=False)
     roster: Mapping[str, Any] = field(repr=False)
-    opening: Opening | None = None
+    opening: Opening | None = None  # how the server has sums opened
 
     @cached_property
     def held(self) -> Held:
@@ -174,10 +148,7 @@ class FolderSeals:
     def seal(
         self, plan: DistributedPlan, number: int, word: str, clients: Sequence[str], everybody: Sequence[str]
     ) -> Sealed:
-        """How one group's reports are encrypted and signed, and their sum opened. `number` and `word` are the group's,
-        `clients` its members, `everybody` all sites of the run. No sum is opened of fewer reports than the group's noise is
-        sized for.
-        """
+        """How one group's reports are encrypted and signed, and their sum opened: of no fewer than its noise is sized for."""
         held, fewest = self.held, plan.noises[number].fewest
         lanes, holder = lanes_of(plan, number, held.public), None
         if held.answer is not None and held.signer is not None:
@@ -213,37 +184,10 @@ def seals_of(
     return FolderSeals(folder, run, site, experiment.protect.threshold or 1, text, roster, opening)
 
 
-def refuse_other_turn(parts: Parts, received: Message, round: int) -> None:
-    """Refuses a message whose `turn`, under which a report is encrypted, is not the round that was asked. Raises: Refused.
-
-    Otherwise the site would pay for one round and sign a report for another.
-    """
-    turn = received.facts.get("turn")
-    if isinstance(parts.algorithm, Encrypted) and (type(turn) is not int or turn != round):
-        raise Refused(f"The server asks for round {round + 1} and sent the turn of another: they must be the same.")
-
-
-def group_of(parts: Parts, word: str) -> Group:
-    """The group of that name among those of the run as the site itself has built it. Raises: Refused where there is none."""
+def seal_of(parts: Parts, word: str) -> Sealed:
+    """The seal of the group of that name among those of the run as the site itself has built it. Raises: Refused."""
     groups = parts.algorithm.groups.values() if isinstance(parts.algorithm, Encrypted) else ()
     for group in groups:
         if group.name == word and isinstance(group.seal, Sealed):
-            return group
+            return group.seal
     raise Refused(f"The server asks to open a sum of {word!r}, and this run has no such sealed sum.")
-
-
-def open_reports(parts: Parts, word: str, turn: int, message: Message) -> bytes:
-    """This site's part of opening the sum of the reports in a message, as bytes for the wire.
-
-    Guarantee: the site checks every report's signature, roster and proof and adds them up itself; it takes no sum from the
-    server, and has a part in one sum of a round only, of at least as many reports as the noise was sized for.
-
-    Raises: Refused where the site holds no key; TooFewReports; OpeningRefused for another sum of the round, or another site's
-    turn; and a MessageRefused for a report that is not in order.
-    """
-    seal = group_of(parts, word).seal
-    if not isinstance(seal, Sealed) or seal.holder is None:
-        raise Refused("This site holds no key.")
-    reports = [report_bytes(tensor) for _, tensor in sorted(message.tensors.items())]
-    answer, _ = seal.holder.open(seal.context(turn), reports)
-    return answer

@@ -53,12 +53,7 @@ RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
 
 
 def run_folder(site: Path, run: str) -> Path:
-    """The folder of one run; nothing is made. Raises: Refused for a name that could lead out of `runs/`.
-
-    >>> run_folder(Path("north"), "../../elsewhere")
-    Traceback (most recent call last):
-    tacit.errors.Refused: The server named a run that is no run's name.
-    """
+    """The folder of one run. Raises: Refused for a name that could lead out of `runs/`."""
     if not RUN_NAME.fullmatch(run):
         raise Refused("The server named a run that is no run's name.")
     return site / RUNS / run
@@ -77,7 +72,7 @@ def round_of(path: Path) -> int:
 
 
 def round_files(folder: Path, kind: str = "") -> list[Path]:
-    """The files of a folder's rounds, of one kind or of both, oldest round first; empty where there is no such folder."""
+    """The files of a folder's rounds, of one kind or of both, oldest round first."""
     return sorted(folder.glob(f"round-*{kind}"), key=round_of)
 
 
@@ -198,7 +193,7 @@ def wanted(settings: dict[str, Any]) -> PersonalSection:
 
 
 def wording(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
-    """The first problem of a file that was held against `model`; for the site's own people: it repeats the value that is wrong."""
+    """The first problem of a file that was held against `model`; it repeats the value that is wrong."""
     return after_colon(check.sentence(error, model, values))
 
 
@@ -207,11 +202,7 @@ def after_colon(sentence: str) -> str:
 
 
 def called(name: str) -> str:
-    """An experiment's name for files where a sign of it may be code: one short line of letters, digits, spaces and `-_.`.
-
-    >>> called("100% sure'; import os")
-    '100_ sure__ import os'
-    """
+    """An experiment's name for files where a sign of it may be code: one short line of letters, digits, spaces and `-_.`."""
     return "".join(sign if sign.isalnum() or sign in " -_." else "_" for sign in name[:100])
 
 
@@ -261,10 +252,9 @@ SPOKEN = logging.getLogger("tacit.deploy.site")  # silent unless somebody listen
 
 
 def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
-    """Adds a line to the log, and says it to whoever listens to `SPOKEN`.
+    """Adds a line to the log, and says it to whoever listens to `SPOKEN`. Raises nothing: a full disk stops the ledger.
 
-    Guarantee: on return the line is on disk, or was printed on standard error; nothing is raised: a full disk stops the ledger, and
-    that stops the site. Assumes: `text` quotes no cell of the rows (`discreet`), and `facts` are plain (`requests.facts`).
+    Assumes: `text` quotes no cell of the rows (`discreet`), and `facts` are plain (`requests.facts`).
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     words = plain(text)
@@ -278,11 +268,7 @@ def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
 
 
 def plain(text: str) -> str:
-    """A text that may quote what was sent, cut short, with a sign in the place of every one that is not printable.
-
-    >>> plain("refused\\x1b[2J")
-    'refused�[2J'
-    """
+    """A text that may quote what was sent, cut short, with a sign in the place of every one that is not printable."""
     return "".join(sign if sign.isprintable() else "�" for sign in text[:2_000])
 
 
@@ -296,9 +282,6 @@ class Plain(logging.Formatter):
 def discreet(error: BaseException) -> str:
     """An error for the log, without anything of the rows: of Tacit's own the words, less a quoted cell; of any other only its kind,
     the file and line that raised it, and the system's reason where it is an OSError.
-
-    >>> discreet(ValueError("could not convert '1957-03-02' to float"))
-    'ValueError'
     """
     if isinstance(error, TacitError):
         return f"{type(error).__name__}: {getattr(error, 'discreet', str(error))}"

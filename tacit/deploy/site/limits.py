@@ -153,12 +153,7 @@ class Limits(BaseModel):
 
 
 def hold(limits: Limits, asked: Demand) -> None:
-    """Refuses what goes beyond the limits, as far as it is known. Raises: Refused, naming the first thing that is not allowed.
-
-    >>> hold(Limits(epsilon=1.0, delta=1e-5), Demand(size=1 << 32))
-    Traceback (most recent call last):
-    tacit.errors.Refused: The server sends a question of 4294967296 bytes; the site allows 2147483648.
-    """
+    """Refuses what goes beyond the limits, as far as it is known. Raises: Refused, naming the first thing that is not allowed."""
     for name, field in type(limits).model_fields.items():
         for check in cast(Any, field.json_schema_extra)["checks"]:
             check(getattr(limits, name), asked)
@@ -231,7 +226,7 @@ experiments = ["{digest}"]  # {name}
 def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float) -> None:
     """Writes a site's folder for one experiment: site.toml, budget.toml and proposal.toml anew, a ledger where there is none.
 
-    Guarantee: the budget file accepts this experiment by its digest and nothing else. The ledger is an empty file: no charge.
+    The budget file accepts this experiment by its digest and nothing else.
     """
     layout.make_folder(folder)
     own = experiment.data.name in OWN_FILES

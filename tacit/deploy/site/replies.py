@@ -60,7 +60,7 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A request that is its slot's own, on disk: `bind` makes it, and nothing else can be paid."""
+    """A request that is its slot's own, on disk."""
 
     accepted: Accepted
     slot: Slot
@@ -84,28 +84,21 @@ class Paid:
 
 @dataclass(frozen=True)
 class Kept:
-    """An answer that is on disk, so it may be sent: `keep` and `find` make it."""
+    """An answer that is on disk, so it may be sent."""
 
     raw: bytes = field(repr=False)
 
 
 def question_hash(question: bytes) -> bytes:
-    """The SHA-256 that stands for a request on disk: all of its bytes, so one changed parameter is another request."""
+    """It stands for a request on disk: one changed parameter is another request."""
     return hashlib.sha256(question).digest()
 
 
 def find(slot: Slot, question: bytes) -> Kept | None:
-    """The answer that was kept for this request, or None where the slot is still to be answered; nothing on disk changes.
+    """The answer that was kept for this request, or None where the slot is still to be answered.
 
     Raises: Refused where another request was answered, where a later round was asked or answered already (rounds only go forward),
     and for an answer that is not as it was kept.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     slot = Slot(Path(name), 3)
-    ...     _ = keep(slot, b"question", b"answer")
-    ...     find(slot, b"question").raw
-    b'answer'
     """
     answered, asked = round_files(slot.folder, ANSWER), round_files(slot.folder, QUESTION)
     newest = max((round_of(path) for path in (*answered[-1:], *asked[-1:])), default=-1)
@@ -123,10 +116,9 @@ def find(slot: Slot, question: bytes) -> Kept | None:
 
 
 def bind(accepted: Accepted, slot: Slot, question: bytes) -> Bound:
-    """Makes the request the slot's own, on disk. Raises: Refused where another request is the slot's own.
+    """Makes the request the slot's own; on return its hash has reached the disk. Raises: Refused where another one is.
 
-    Guarantee: on return its hash has reached the disk, and of two requests at once one is bound and the other refused; a crash at
-    any later moment leaves the slot bound. Assumes: `find` let it pass.
+    Of two requests at once one is bound and the other refused. Assumes: `find` let it pass.
     """
     layout.make_folder(slot.folder)
     path = slot.file(QUESTION)
@@ -137,11 +129,7 @@ def bind(accepted: Accepted, slot: Slot, question: bytes) -> Bound:
 
 
 def keep(slot: Slot, question: bytes, answer: bytes) -> Kept:
-    """Puts the answer on disk, then deletes what belongs to earlier rounds. Assumes: it was paid for.
-
-    Guarantee: on return all of the answer has reached the disk, so it may be sent. An answer is deleted only after one to a later
-    round is on disk. Raises: OSError, and then nothing may be sent.
-    """
+    """Puts the answer on disk, then deletes what belongs to earlier rounds. Assumes: it was paid for. Raises: OSError."""
     own = question_hash(question)
     layout.write(layout.make_folder(slot.folder) / slot.file(ANSWER).name, own + question_hash(own + answer) + answer)
     for path in round_files(slot.folder):
@@ -156,9 +144,9 @@ def keep(slot: Slot, question: bytes, answer: bytes) -> Kept:
 def pay(bound: Bound) -> Paid:
     """Charges the site's ledger for one answer to one request of a round. Raises: BudgetExhausted, Refused, LedgerError.
 
-    Guarantee: on return the charge is on disk, and the budget covers it with all that other runs have sealed; a copy of the site
-    was looked for after it. It is made under the name of the release: a lost answer is charged again unless it will be the very
-    same bits, and the log says so. Under central DP the run was paid for when it was agreed, and only that is checked.
+    Guarantee: on return the charge is on disk, the budget covers it with all that other runs have sealed, and a copy of the site
+    was looked for after it. A lost answer is charged again unless it will be the very same bits. Under central DP the run was paid
+    for when it was agreed, and only that is checked.
     """
     accepted, round, ledger = bound.accepted, bound.slot.round, bound.accepted.ledger
     if ledger is None:
@@ -183,7 +171,7 @@ def pay_query(bound: Bound, query: str, client: Client, *about: str) -> Paid:
     """Charges the site's ledger for its one answer to a query, of the rows of `client`, which is `about` something.
 
     Guarantee: on return the charge is on disk, in the price that was sealed with the run's rounds. The very same release is not
-    charged again, and no other one ever is. Raises: BudgetExhausted; Refused where a lost answer was paid for; LedgerError.
+    charged again, and no other one ever is. Raises: BudgetExhausted, Refused, LedgerError.
     """
     accepted, ledger = bound.accepted, bound.accepted.ledger
     if ledger is None:
@@ -205,8 +193,7 @@ def prepay(accepted: Accepted, releases: int) -> None:
     """Charges every model of a run at once, as central DP needs it: a site pays for each, whether it is asked or not.
 
     Guarantee: on return the ledger holds a charge for each of the agreed rounds, or for `releases` of them where that is more,
-    since a server may have to repeat rounds with new noise. What was cut short by a crash is made up, and what is paid is not paid
-    again. Raises: BudgetExhausted, as a rule before anything is charged; LedgerError.
+    since a server may have to repeat rounds with new noise; each is charged once. Raises: BudgetExhausted, LedgerError.
     """
     ledger, event = accepted.ledger, accepted.parts.algorithm.cost(accepted.client)
     if ledger is None or event is None:
@@ -237,8 +224,7 @@ def _budget(limits: Limits) -> str:
 def refuse_spent(accepted: Accepted) -> None:
     """Refuses a new run where earlier ones have left nothing for one round of it, or a schedule that takes more than is left.
 
-    A site's first run passes, unless queries are asked in it: where its budget was always too small, its first round says so.
-    Nothing is charged. Raises: BudgetExhausted, Refused.
+    A first run without queries passes: its first round says so. Raises: BudgetExhausted, Refused.
     """
     ledger, event = accepted.ledger, accepted.parts.algorithm.cost(accepted.client)
     queries, others = accepted.agreement.terms.queries, ledger is not None and ledger.other_runs(accepted.limits.unit)
@@ -253,10 +239,7 @@ def refuse_spent(accepted: Accepted) -> None:
 
 
 def refuse_out_of_turn(accepted: Accepted, round: int) -> None:
-    """Refuses a round that is another group's, where sites take turns in public: the noise covers a site once in a cycle.
-
-    Guarantee: two rounds that a site answers in one run are at least a cycle apart, whatever the server asks. Raises: Refused.
-    """
+    """Refuses a round that is another group's, where sites take turns in public: the noise covers a site once in a cycle."""
     plan, index = accepted.parts.plan, accepted.client.index
 
     def own_turn(round: int) -> bool:
@@ -275,9 +258,8 @@ def refuse_out_of_turn(accepted: Accepted, round: int) -> None:
 def refuse_unpaid(experiment: Experiment, epsilons: Mapping[str, float], *, delta: float, site: str) -> None:
     """Refuses an experiment of central DP whose rounds, or turns, a site's budget does not pay for, before there is a run.
 
-    `epsilons` are all sites' budgets by name, in the roster's order, and `delta` is that of this site's file. What earlier runs
-    have sealed is not counted: the site's ledger says it. Raises: BudgetExhausted; BadInput where budgets differ, which one noise
-    cannot serve, and for what has no plan.
+    `epsilons` are all sites' budgets by name, in the roster's order, and `delta` is that of this site's file. Raises:
+    BudgetExhausted; BadInput where budgets differ, which one noise cannot serve.
     """
     kind, privacy = kind_of(experiment), experiment.privacy
     if not issubclass(kind.plans, WeighedSums):
@@ -331,10 +313,10 @@ def spent(accepted: Accepted) -> float | None:
 
 
 def promise_of(accepted: Accepted) -> str:
-    """What the site is promised in a run, for its people to read: for whom, against whom, up to which epsilon, on which conditions.
+    """What the site is promised in a run, for its people: for whom, against whom, up to which epsilon, on which conditions.
 
-    Guarantee: the epsilon it names is at most the one that was agreed, and at most what other runs have left of the budget, or what
-    this one had spent before that was lowered; what is not included is named.
+    The epsilon it names is at most the one that was agreed, and at most what other runs have left of the budget, or what this one
+    had spent before that was lowered; what is not included is named.
     """
     parts, ledger, client, limits = accepted.parts, accepted.ledger, accepted.client, accepted.limits
     once = ""

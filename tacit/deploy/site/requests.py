@@ -71,11 +71,7 @@ def terms_of(
     frozen: str = "",
     asked: Mapping[str, DpEvent | None] = NOTHING_ASKED,
 ) -> Terms:
-    """The terms of a client whose round costs `event`, and its answer to each query what `asked` says; None costs nothing.
-
-    >>> terms_of(None, epsilon=1.0, rounds=3, parameters=650, asked={"evaluation": None}).queries
-    {'evaluation': ''}
-    """
+    """The terms of a client whose round costs `event`, and its answer to each query what `asked` says; None costs nothing."""
 
     def text(event: DpEvent | None) -> str:
         return "" if event is None else price.to_text(event)
@@ -186,11 +182,7 @@ KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in get_a
 
 
 def parse(ask: object) -> Request:
-    """The request that a message makes, read in linear time; nothing of it is imported, opened or built. Raises: Refused.
-
-    >>> parse({"kind": "open", "run": "0" * 32, "round": 3, "group": "public"}).round
-    3
-    """
+    """The request that a message makes, read in linear time; nothing of it is imported, opened or built. Raises: Refused."""
     name = ask.get("kind") if isinstance(ask, dict) else None
     if not isinstance(ask, dict) or type(name) is not str or name not in KINDS:
         raise Refused(f"The server asks for {wire.shown(name)}, which is nothing that a site does.")
@@ -207,11 +199,7 @@ def parse(ask: object) -> Request:
 
 
 def facts(ask: object) -> dict[str, Any]:
-    """What a log line says of a request before it was parsed: its kind, run and round, where they are plain; nothing is raised.
-
-    >>> facts({"kind": "train", "round": -1, "run": "../.."})
-    {'kind': 'train'}
-    """
+    """What a log line says of a request before it was parsed: its kind, run and round, where they are plain; nothing is raised."""
     said = {part: ask.get(part) for part in ("kind", "run", "round")} if isinstance(ask, dict) else {}
     plain = {
         "kind": lambda kind: type(kind) is str and kind in KINDS,
@@ -253,11 +241,7 @@ def sent(params: torch.Tensor) -> bytes:
 
 
 def read_broadcast(body: bytes, parameters: int) -> Message:
-    """The message of a round's request, whose `params` are one finite float32 vector of the agreed length. Raises: Refused.
-
-    >>> read_broadcast(sent(torch.zeros(3)), 3).tensors["params"].shape
-    torch.Size([3])
-    """
+    """The message of a round's request, whose `params` are one finite float32 vector of the agreed length. Raises: Refused."""
     try:
         received = unpack(body)
     except BadInput as error:

@@ -30,8 +30,6 @@ NONE_KNOWN: Mapping[str, Range] = MappingProxyType({})
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """The rows that a site trains on never. They are in no printable description."""
-
     x: torch.Tensor = field(repr=False)
     y: torch.Tensor = field(repr=False)
 
@@ -47,10 +45,8 @@ def read_rows(
     """The site's rows that it trains on, those that it holds out for itself, and those that the experiment holds out.
 
     Private columns are scaled by `ranges`; on which side a record is does not depend on that. Where somebody else's code trains on
-    rows that Tacit never sees, these are zeros of their number and shape.
-
-    Assumes: the experiment was accepted (`limits.allow`): its source is imported here, and how rows are read is a question about
-    their values. Raises: Refused; BadInput for files and settings; BadData for rows, whose text may quote a cell.
+    rows that Tacit never sees, these are zeros of their number and shape. Assumes: the experiment was allowed: its source is
+    imported here. Raises: Refused; BadInput for files and settings; BadData for rows, whose text may quote a cell.
     """
     source(experiment.data)
     if "examples" not in settings:
@@ -75,7 +71,7 @@ def read_rows(
 def _scaled(
     folder: Path, experiment: Experiment, settings: dict[str, Any], ranges: Mapping[str, Range]
 ) -> tuple[Dataset, Dataset]:
-    """All rows of the site as they are trained on, and the same ones as they stand in the file. Raises BadData if it changes."""
+    """All rows as they are trained on, and the same ones as they stand in the file. Raises BadData if it changes."""
     where = {"name": settings["name"], "path": own_path("data", folder, settings)}
     standing = _own_rows(experiment, **where)
     if not ranges:
@@ -89,7 +85,7 @@ def _scaled(
 
 
 def _own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset:
-    """All rows of the site's own file, and no other is opened; or its share of a data set that is dealt out.
+    """All rows of the site's own file, or its share of a data set that is dealt out.
 
     Of a file zeros stand in the place of test rows, so that whether a model can read these says nothing about the site.
     """
@@ -151,10 +147,7 @@ def _divided(rows: Dataset, coins: Any, none_left: str) -> tuple[Dataset, HeldOu
 
 
 def _unseen_rows(experiment: Experiment, *, examples: int, shape: object) -> Dataset:
-    """Zeros for rows that only somebody else's code sees; however many `examples` the site declares, they take no memory.
-
-    Their shape follows from the experiment where it can (data that comes with Tacit, csv with its columns), else it is the site's.
-    """
+    """Zeros for rows that only somebody else's code sees; however many `examples` the site declares, they take no memory."""
     data = experiment.data
     if data.name not in OWN_FILES:
         public = load(data, seed=experiment.seeds.data)
@@ -177,14 +170,14 @@ def _unseen_rows(experiment: Experiment, *, examples: int, shape: object) -> Dat
 
 
 def file_rows(experiment: Experiment, path: str) -> Dataset:
-    """All rows of one file of a site's; as test rows it takes the same ones, because a reader wants some and a site has none."""
+    """All rows of one file; as test rows it takes the same ones, because a reader wants some and a site has none."""
     section = experiment.data.model_copy(update={"path": path, "test_path": path, "partition": "iid"})
     dataset = load(section, seed=experiment.seeds.data)
     return replace(dataset, client=None, client_names=None)
 
 
 def own_model(experiment: Experiment, *, path: str | None) -> Experiment:
-    """The experiment with the weights of site.toml in the place of the server's `model.path`. Raises: BadInput for none."""
+    """The experiment with the weights of site.toml in the place of the server's `model.path`. Raises: BadInput."""
     if "path" not in experiment.model.options():
         return experiment
     if path is None:
@@ -204,8 +197,8 @@ def shape(dataset: Dataset) -> tuple[int, ...]:
 def public_rows(experiment: Experiment) -> Dataset:
     """What the server may look at: the test rows, the classes and the shape of a row. Raises: BadInput, BadData.
 
-    Guarantee: of csv and npz rows only `data.test_path` is opened, whose rows stand for training rows too; without one nothing is,
-    and there are no test rows. The data that comes with Tacit is public as a whole.
+    Of csv and npz rows only `data.test_path` is opened, whose rows stand for training rows too; without one nothing is, and there
+    are no test rows. The data that comes with Tacit is public as a whole.
     """
     if experiment.data.name not in OWN_FILES:
         return load(experiment.data, seed=experiment.seeds.data)
@@ -216,7 +209,6 @@ def public_rows(experiment: Experiment) -> Dataset:
 
 
 def _declared_table(files: csv) -> Dataset:
-    """No rows, as they would be read: one of zeros stands for those that there are, and none is a test row."""
     classes = declared_classes(files)
     if files.columns is None or not (classes or files.classes == NUMBERS):
         raise BadInput("Without public test rows nothing shows how rows are read: list data.columns and data.classes.")
@@ -226,7 +218,6 @@ def _declared_table(files: csv) -> Dataset:
 
 
 def _declared_arrays(files: npz) -> Dataset:
-    """As `tacit.data.sources.npz` reads them: classes by number, a class for every place of a row of tokens, or numbers."""
     classes = declared_classes(files)
     if files.shape is None or not (classes or files.classes == NUMBERS):
         raise BadInput(

@@ -16,9 +16,12 @@ import torch
 from safetensors.torch import save
 
 from tacit import store
+from tacit.algorithms.encrypted import Encrypted
+from tacit.crypto.seal import report_bytes
 from tacit.data import encoder
-from tacit.deploy.site import agreement, canaries, keys, layout, replies
+from tacit.deploy.site import agreement, canaries, layout, replies
 from tacit.deploy.site.agreement import Accepted, Agreement, accept, declaration, refuse_other, refuse_unbound
+from tacit.deploy.site.keys import seal_of
 from tacit.deploy.site.layout import discreet, note
 from tacit.deploy.site.limits import Allowed, Demand, Limits, allow, hold, read_limits
 from tacit.deploy.site.replies import Slot
@@ -234,7 +237,13 @@ class Site:
                 rule.refuse(received, size=agreed.terms.parameters)
         except BadInput as error:
             raise Refused(f"The server's word beside the parameters cannot be used: {error}") from None
-        keys.refuse_other_turn(accepted.parts, received, asked.round)
+        turn = received.facts.get(
+            "turn"
+        )  # a report is encrypted under it: the site would pay for one round and sign for another
+        if isinstance(accepted.parts.algorithm, Encrypted) and (type(turn) is not int or turn != asked.round):
+            raise Refused(
+                f"The server asks for round {asked.round + 1} and sent the turn of another: they must be the same."
+            )
         paid = replies.pay(replies.bind(accepted, slot, body))
         canaries.commit(accepted)
         raw, said = paid.train()
@@ -247,19 +256,23 @@ class Site:
 
     def _open(self, asked: Open, body: bytes, limits: Limits) -> Decision:
         accepted = self._current(*self._standing(asked.run, limits, asked.round))
-        group = keys.group_of(accepted.parts, asked.group).name
-        slot = Slot(layout.run_folder(self.folder, asked.run) / f"opened-{group}", asked.round)
+        seal = seal_of(accepted.parts, asked.group)
+        slot = Slot(layout.run_folder(self.folder, asked.run) / f"opened-{asked.group}", asked.round)
         answer = replies.find(slot, body)
         if answer is not None:
             return {"again": True}, answer.raw, "Sent the kept opening again."
+        if seal.holder is None:
+            raise Refused("This site holds no key.")
         try:
-            raw = keys.open_reports(accepted.parts, asked.group, asked.round, unpack(body))
+            # it takes no sum from the server: it checks every report's signature, roster and proof, and adds them up itself
+            reports = [report_bytes(tensor) for _, tensor in sorted(unpack(body).tensors.items())]
+            raw, _ = seal.holder.open(seal.context(asked.round), reports)
         except TacitError as error:
             raise Refused(str(error)) from error
         if (
             accepted.ledger is not None
         ):  # a copy has a list of openings of its own, and a ledger that it is held against
-            what = f"opening of {group}, round {asked.round + 1}"
+            what = f"opening of {asked.group}, round {asked.round + 1}"
             accepted.ledger.release(what, replies.question_hash(body).hex())
         answer = replies.keep(slot, body, raw)
         return {"again": False}, answer.raw, f"Gave its part of opening the sum of round {asked.round + 1}."

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from tacit.deploy.server import executor, node
-from tacit.deploy.server.executor import answer
-from tacit.deploy.server.node import NotLetIn, Task
+from tacit.deploy.server import node
+from tacit.deploy.server.node import NotLetIn, Task, answer
 
 
 def failed(status):
@@ -50,9 +49,9 @@ class Line:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(executor, "LOOK_SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(executor, "RETRY_SECONDS", (0.01, 0.02))
-    monkeypatch.setattr(executor, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(node, "LOOK_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(node, "RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(node, "BEAT_SECONDS", 0.01)
 
 
 def answered(line, count):
@@ -113,7 +112,7 @@ def test_a_question_is_asked_again_while_the_server_fails_and_not_when_it_refuse
 
 
 def test_a_busy_server_is_asked_less_often_but_never_forgotten(monkeypatch):
-    monkeypatch.setattr(executor, "LOOK_SECONDS", (0.25, 3.0))
-    pauses = [executor._pause(took, idle=0.0) for took in (0.001, 0.02, 0.04, 60.0)]
+    monkeypatch.setattr(node, "LOOK_SECONDS", (0.25, 3.0))
+    pauses = [node._pause(took, idle=0.0) for took in (0.001, 0.02, 0.04, 60.0)]
     assert pauses == [0.25, 1.0, 2.0, 3.0]
-    assert executor._pause(0.001, idle=1000.0) == 3.0
+    assert node._pause(0.001, idle=1000.0) == 3.0

@@ -24,7 +24,7 @@ from tacit.cli.app import app
 from tacit.deploy.operate import site_process
 from tacit.deploy.operate.inspect import site_findings
 from tacit.deploy.operate.site_process import OwnModels, run_site
-from tacit.deploy.server.executor import answer
+from tacit.deploy.server.node import answer
 from tacit.deploy.site import agreement, models
 from tacit.deploy.site.agreement import accept
 from tacit.deploy.site.layout import due, newest, read_settings, wanted
@@ -222,7 +222,7 @@ def test_nothing_is_started_before_it_is_quiet_or_where_no_own_models_are_wanted
 def test_a_process_of_its_own_makes_them_in_the_quiet(hospital, monkeypatch):
     folder, ends = hospital(), time.monotonic() + 120
     monkeypatch.setattr(site_process, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr("tacit.deploy.server.executor.LOOK_SECONDS", (0.05, 0.05))
+    monkeypatch.setattr("tacit.deploy.server.node.LOOK_SECONDS", (0.05, 0.05))
     there = folder / "runs" / RUN / "comparison.json"
 
     class Line:
