@@ -20,14 +20,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from tacit import wire
 from tacit.deploy.server.messages import QUERIES, answer, read, refusal
 from tacit.deploy.site.layout import discreet, note
+from tacit.deploy.site.requests import sent
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
 from tacit.random import Stream
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.flat import blocks
 from tacit.types import Client, Raw
-from tacit.types import Message as Wire
-from tacit.wire import pack, unpack
+from tacit.wire import unpack
 
 FOLDER = "tacit-site"  # the node config's key: the path of the site's folder
 NO_FOLDER = f"This node has no {FOLDER} in its node config, so it has no limits and no ledger."
@@ -66,16 +66,17 @@ def _hearing(app: ClientApp, handle: Callable[[Message, Context], Message]) -> C
 
 def respond(site: Site, message: Message) -> Message:
     """The site's answer as a Flower message, whatever the message was; nothing is raised, and the site's log has a line of it."""
+    return _replied(site, message, lambda: answer(*site.answer(*read(message)), to=message))
+
+
+def _replied(site: Site, message: Message, reply: Callable[[], Message]) -> Message:
     try:
-        ask, raw = read(message)
+        return reply()
+    except (Refused, BudgetExhausted) as error:
+        return refusal(str(error), to=message, kind=error.kind)
     except BadInput as error:  # somebody else's message: the site's people want to know of it too
         note(site.folder, verdict="refused", text=str(error))
         return refusal(str(error), to=message)
-    try:
-        reply, body = site.answer(ask, raw)
-        return answer(reply, body, to=message)
-    except (Refused, BudgetExhausted) as error:
-        return refusal(str(error), to=message, kind=error.kind)
     except Exception as error:  # noqa: BLE001 - no message ends a site
         note(site.folder, verdict="failed", text=discreet(error))
         return refusal(UNSAID, to=message, kind=Refusal.LATER)
@@ -90,27 +91,22 @@ def respond_plain(site: Site, message: Message, context: Context) -> Message:
     The round is held against the site's own experiment, paid for and noised like any other. Assumes: the strategy sends what trains
     of the model, in its order, and counts rounds from 1.
     """
-    try:
+
+    def reply() -> Message:
         tensors, round = _read(message)
-    except BadInput as error:
-        note(site.folder, verdict="refused", text=str(error))
-        return refusal(str(error), to=message)
-    try:
         theta = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
         terms, run = site.alone(run=hashlib.sha256(f"flower {context.run_id}".encode()).hexdigest()[:32])
-        ask = {"kind": "train", "run": run, "round": round, "terms": asdict(terms)}
-        _, raw = site.answer(ask, pack(Wire("server", {"params": theta})))
-    except (Refused, BudgetExhausted) as error:
-        return refusal(str(error), to=message, kind=error.kind)
-    answer = unpack(raw)
-    if "update" not in answer.tensors:
-        return refusal("The site's rule sends coordinates, which only Tacit's own server understands.", to=message)
-    parts = (theta + answer.tensors["update"]).split([tensor.numel() for tensor in tensors.values()])
-    arrays = {
-        name: Array(part.reshape(old.shape).numpy()) for (name, old), part in zip(tensors.items(), parts, strict=True)
-    }
-    metrics = MetricRecord({"num-examples": int(answer.facts["examples"])})
-    return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
+        _, raw = site.answer({"kind": "train", "run": run, "round": round, "terms": asdict(terms)}, sent(theta))
+        answer = unpack(raw)
+        if "update" not in answer.tensors:
+            raise BadInput("The site's rule sends coordinates, which only Tacit's own server understands.")
+        parts = (theta + answer.tensors["update"]).split([tensor.numel() for tensor in tensors.values()])
+        new = zip(tensors.items(), parts, strict=True)
+        arrays = ArrayRecord({name: Array(part.reshape(old.shape).numpy()) for (name, old), part in new})
+        metrics = MetricRecord({"num-examples": int(answer.facts["examples"])})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return _replied(site, message, reply)
 
 
 def _read(message: Message) -> tuple[dict[str, torch.Tensor], int]:
@@ -170,9 +166,7 @@ def _train(
         tensors = [torch.from_numpy(array.numpy().copy()) for array in arrays]
         found, wanted = [tuple(tensor.shape) for tensor in tensors], [tuple(b.shape) for b in blocks(work.model)]
         if found != wanted:
-            raise BadInput(
-                f"The client's own training returned arrays of shapes {list(map(list, found))}, not {wanted}."
-            )
+            raise BadInput(f"The client's training returned arrays of shapes {list(map(list, found))}, not {wanted}.")
         trained = torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors])
     except Exception as error:  # it may depend on the rows: the algorithm sends a zero, and only the log tells
         note(Path(str(context.node_config[FOLDER])), verdict="failed", text=discreet(error))

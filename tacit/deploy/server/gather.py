@@ -43,11 +43,6 @@ Asks = dict[int, dict[str, Any]]  # by node
 Accept = Callable[[int, dict[str, Any], bytes], Any]
 
 
-def _as_it_is(node: int, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-    del node
-    return head, body
-
-
 @dataclass
 class Heard:
     """What came back, by node, in words that are printable and cut short. Who is `lost` is awaited; the rest is final."""
@@ -77,7 +72,7 @@ class Heard:
         lost = f" ({self.lost[node]})" if node in self.lost else ""
         return self.refusals.get(node) or f"did not answer in {self.seconds:g} s{lost}"
 
-    def take(self, node: int, message: Message | BadInput | None, accept: Accept = _as_it_is) -> None:
+    def take(self, node: int, message: Message | BadInput | None, accept: Accept) -> None:
         """Notes one reply, or why there is none. Raises nothing: what `accept` raises TacitError at counts as a refusal."""
         if node in self.answers or node in self.refusals:
             return
@@ -104,7 +99,7 @@ def gather(
     *,
     seconds: float,
     most: int = ANSWER_BYTES,
-    accept: Accept = _as_it_is,
+    accept: Accept = lambda node, head, body: (head, body),
     enough: int | None = None,
     again: float | None = None,
     tell: Callable[[Heard], None] = lambda heard: None,

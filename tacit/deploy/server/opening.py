@@ -81,7 +81,7 @@ class AtSite(_Asking):
         node = trainer.nodes.get(list(trainer.names).index(who))
         if node is None:
             raise TacitError(
-                f"Round {context.round + 1} is opened by {who}, which is not connected: bring it back, {AGAIN}."
+                f"Round {context.round + 1} is opened by {who}, who is not connected: bring it back, {AGAIN}."
             )
         heard = self.ask([node], context.round, body, lambda node, head, raw: raw, enough=1)
         if node not in heard.answers:

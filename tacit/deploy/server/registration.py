@@ -60,9 +60,7 @@ def call_of(config: Mapping[str, Any]) -> Call:
         if config.get(key):
             return Path(str(config[key]))
         if home is None:
-            raise BadInput(
-                "Nothing says where the federation lies: start the server with `tacit deploy server FOLDER`."
-            )
+            raise BadInput("Nothing says where the federation lies: start it with `tacit deploy server FOLDER`.")
         return Path(home) / name
 
     sites = wire.text(config.get("sites"), what="`sites` of the run config", most=MOST_SITES)

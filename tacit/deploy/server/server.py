@@ -148,9 +148,8 @@ def ending(history: History) -> None:
     print("\n".join([*lines, history.sentence]), flush=True)
 
 
-class _NotARefusal(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not (isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], TacitError))
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    return not (isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], TacitError))
 
 
 def in_flowers_words(error: TacitError) -> str:
@@ -174,8 +173,7 @@ def server_app(experiment: Path | Experiment) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         end_with_parent()
-        if not any(isinstance(known, _NotARefusal) for known in FLOWER_LOGGER.filters):
-            FLOWER_LOGGER.addFilter(_NotARefusal())  # no traceback below a refusal that is one sentence
+        FLOWER_LOGGER.addFilter(_is_no_refusal)  # no traceback below a refusal that is one sentence
         try:
             call = call_of(context.run_config)
             chosen = experiment if isinstance(experiment, Experiment) else Experiment.load(experiment)

@@ -191,7 +191,7 @@ def refuse_other(asked: Terms, agreed: Terms) -> None:
         )
     if asked.asked != agreed.asked:
         raise Refused(
-            f"The server asks beside training for {asked.asked or 'nothing'}; {agreed.asked or 'nothing'} was agreed."
+            f"The server asks beside training for {asked.asked or 'nothing'}; agreed was {agreed.asked or 'nothing'}."
         )
     if asked.event != agreed.event:
         less = smallest_noise(asked.event) < smallest_noise(agreed.event)
@@ -227,9 +227,7 @@ def read(site: Path, run: str) -> Agreement | None:
         record = json.loads(path.read_text("utf-8"))
         return Agreement(record["run"], record["experiment"], record["roster"], Terms(**record["terms"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(
-            f"{path} is damaged ({type(error).__name__}): restore it, or take no part in this run."
-        ) from None
+        raise BadInput(f"{path} is damaged ({type(error).__name__}): restore it, or leave this run.") from None
 
 
 def standing(site: Path, run: str) -> Agreement:
@@ -291,9 +289,7 @@ def refuse_unbound(site: Path, agreed: Agreement, *, query: str = "") -> None:
     if query == RANGES and known:
         raise Refused("The ranges of this run are known already, so that nothing is counted for them any more.")
     if query != RANGES and not known:
-        raise Refused(
-            "The ranges of the private columns are not known yet: the server must send them first.", Refusal.LATER
-        )
+        raise Refused("The ranges of private columns are not known yet: the server must send them.", Refusal.LATER)
 
 
 # The site's ledger, opened for one run, and held against what lies beside it.

@@ -64,68 +64,42 @@ def refuse_undeployable(experiment: Experiment) -> None:
     """Refuses settings that make sense in one process only, such as a common ledger. Raises: BadInput."""
     data, privacy, options = experiment.data, experiment.privacy, experiment.data.options()
     own, declares = data.name in OWN_FILES, "test_path" in options or options.get("test_share") == 0
-    for unfit, why in (
-        (
-            experiment.attack is not None,
-            "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out.",
+    unfit = {
+        "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out.": (
+            experiment.attack is not None
         ),
-        (
-            experiment.metric.per_client,
-            "metric.per_client reads every client's rows, which only a simulation can: leave it out.",
+        "metric.per_client reads every client's rows, which only a simulation can: leave it out.": (
+            experiment.metric.per_client
         ),
-        (
-            own and data.partition != "natural",
-            'In a deployment every site has its own rows: set data.partition = "natural".',
+        'Every site has its own rows: set data.partition = "natural".': own and data.partition != "natural",
+        "The server of a deployment holds no client's rows: set data.test_path to public test rows, or, where nobody has public"
+        " rows, data.test_share = 0.": own and not declares,
+        "Every site has its own file: leave out data.client_column.": own and "client_column" in options,
+        'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].': (
+            own and options.get("classes") == FROM_DATA
         ),
-        (
-            own and not declares,
-            "The server of a deployment holds no client's rows: set data.test_path to public test rows, or, where nobody has"
-            " public rows, data.test_share = 0.",
+        'No site exceeds its own budget: set privacy.level = "own" or "minimum".': privacy.level == "maximum",
+        "In a deployment every site keeps its own ledger: leave out privacy.ledger.": privacy.ledger is not None,
+        WATCHED: experiment.secret_cohorts and privacy.network is None,
+        "In a deployment a site audits itself, and nobody else plants anything: leave out [audit], and set canaries in the"
+        " site.toml of whoever wants to.": experiment.audit.canaries is not None,
+        "SCAFFOLD tells the clients of a round the control variates of all of them, which a deployment does not send: leave out"
+        " train.control.": experiment.train.control is not None,
+        "A deployment makes its own keys, so that no file ever holds them all: leave out protect.key.": (
+            experiment.protect.key_file is not None
         ),
-        (
-            own and "client_column" in options,
-            "In a deployment every site has its own file: leave out data.client_column.",
-        ),
-        (
-            own and options.get("classes") == FROM_DATA,
-            'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].',
-        ),
-        (
-            privacy.level == "maximum",
-            'In a deployment no site exceeds its own budget: set privacy.level = "own" or "minimum".',
-        ),
-        (privacy.ledger is not None, "In a deployment every site keeps its own ledger: leave out privacy.ledger."),
-        (experiment.secret_cohorts and privacy.network is None, WATCHED),
-        (
-            experiment.audit.canaries is not None,
-            "In a deployment a site audits itself, and nobody else plants anything: leave out [audit], and set canaries in the"
-            " site.toml of whoever wants to.",
-        ),
-        (
-            experiment.train.control is not None,
-            "SCAFFOLD tells the clients of a round the control variates of all of them, which a deployment does not send: leave"
-            " out train.control.",
-        ),
-        (
-            experiment.protect.key_file is not None,
-            "A deployment makes its own keys, so that no file ever holds them all: leave out protect.key.",
-        ),
-        (
-            experiment.personal.kind is not None or data.own_share is not None,
-            "In a deployment own models ([personal], data.own_share) are each site's own choice: leave them out, and set [personal]"
-            " in the site.toml of whoever wants them.",
-        ),
-    ):
-        if unfit:
+        "In a deployment own models ([personal], data.own_share) are each site's own choice: leave them out, and set [personal] in"
+        " the site.toml of whoever wants them.": experiment.personal.kind is not None or data.own_share is not None,
+    }
+    for why, is_so in unfit.items():
+        if is_so:
             raise BadInput(why)
 
 
 def refuse_unpinned(experiment: Experiment) -> None:
     """Refuses csv rows whose columns every site would take from its own file: one model on columns of different meaning."""
     if experiment.data.name == "csv" and "columns" not in experiment.data.options():
-        raise BadInput(
-            "In a deployment every site reads the same columns in the same order: list them in data.columns."
-        )
+        raise BadInput("In a deployment all sites read the same columns in the same order: list them in data.columns.")
 
 
 DEALT = "client-"  # how clients are named that rows are dealt out to
@@ -269,9 +243,7 @@ def refuse_unknown(accept: Accept, experiment: Experiment) -> None:
             raise Refused(f"The server asks for {name} = {value!r}; the site allows {words}.")
     for name, value in departures(experiment).items():
         if name not in accept.settings:
-            raise Refused(
-                f"The server sets {name} = {value!r}, which the site's {BUDGET} does not name in accept.settings."
-            )
+            raise Refused(f"The server sets {name} = {value!r}, which the site's {BUDGET} does not name.")
     if data_digest(experiment) not in accept.data:
         raise Refused(
             f"The experiment reads rows in a way (digest {data_digest(experiment)} of [data]) that the site's {BUDGET} does not"
@@ -307,9 +279,7 @@ def refuse_unlisted(listed: Mapping[str, str], experiment: Experiment) -> None:
                 " search the current folder, so install the package that holds it at the site."
             )
         if known != listed[name].lower():
-            raise Refused(
-                f"The file of {name!r} is another than the one that the site's budget.toml lists in accept.code."
-            )
+            raise Refused(f"The file of {name!r} is another than the one that the site's budget.toml lists.")
 
 
 def code_digest(name: str) -> str:

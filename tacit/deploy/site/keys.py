@@ -83,9 +83,7 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     public, members = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE), keys.load_members(folder)
     if sorted(sites) != sorted(members):
         listed = f"sites {', '.join(sorted(sites)[:20])} and the members in {folder} {', '.join(sorted(members)[:20])}"
-        raise KeyRefused(
-            f"Encrypted sums need one list of sites everywhere, and there are the {listed}: make them the same."
-        )
+        raise KeyRefused(f"Encrypted sums need one list of sites everywhere, not the {listed}: make them the same.")
     other = f"belongs to another key than {folder / keys.PUBLIC_FILE}: take both from one maker."
     verification = None
     if threshold > 1:

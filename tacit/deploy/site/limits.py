@@ -64,9 +64,7 @@ def _held_consent(accept: Accept, asked: Demand) -> None:
     if experiment is None:
         return
     if experiment.privacy.kind not in KINDS:
-        raise Refused(
-            "The experiment names a kind of privacy that is not Tacit's own: its price is nobody's theorem here."
-        )
+        raise Refused("The kind of privacy is not Tacit's own: its price is nobody's theorem here.")
     consent.refuse_unknown(accept, experiment)
     consent.refuse_unlisted(accept.code, experiment)
 
@@ -191,9 +189,7 @@ def read_limits(site: Path) -> Limits:
         return limits
     except OSError as error:
         who = f"user {getpass.getuser()}" if isinstance(error, PermissionError) else "this site"
-        raise BadInput(
-            f"The budget file {path} cannot be read by {who} ({error.strerror}): nothing runs without it."
-        ) from None
+        raise BadInput(f"The budget file {path} cannot be read by {who} ({error.strerror}).") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not valid TOML: {error}.") from None
     except BadInput as error:

@@ -181,9 +181,7 @@ def pay_query(bound: Bound, query: str, client: Client, *about: str) -> Paid:
         release = _release(accepted, client, *about)
         paid = event and ledger.answer(query, release, [accepted.client], lambda client: event, hint=hint)
     except AnsweredOnce:
-        raise Refused(
-            f"The query {query} was paid for before and its answer lost: a second one would be a second release."
-        ) from None
+        raise Refused(f"The query {query} was paid for before and its answer lost: another is a new release.") from None
     if not paid:
         raise BudgetExhausted(f"{_budget(accepted.limits)} does not pay for the query {query}.")
     return Paid(bound)

@@ -59,9 +59,7 @@ def read_rows(
     if asked:
         raise Refused(f"This site's rows are declared in site.toml only, so it can answer nothing for {asked}.")
     if "held_out" in settings:
-        raise BadInput(
-            "site.toml declares rows that Tacit never sees, so it can hold none of them out: leave out held_out."
-        )
+        raise BadInput("site.toml declares rows that Tacit never sees, so none is held out: leave out held_out.")
     if local is None:
         raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
     examples = wire.whole(settings["examples"], what="examples in site.toml", least=1)
@@ -78,9 +76,7 @@ def _scaled(
         return standing, standing
     rows = _own_rows(experiment.model_copy(update={"data": read_with(experiment.data, ranges)}), **where)
     if not torch.equal(rows.y, standing.y):
-        raise BadData(
-            "The site's data file has changed while it was read: it is read again when the server asks again."
-        )
+        raise BadData("The site's data file has changed while it was read: it is read when the server asks again.")
     return rows, standing
 
 
@@ -93,9 +89,7 @@ def _own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset
         if path is None:
             raise BadInput('site.toml does not say where the site\'s rows are: add data = "records.csv".')
         if not Path(path).expanduser().exists():
-            raise BadInput(
-                f"The site's data file {path} does not exist: put the rows there, or correct data in site.toml."
-            )
+            raise BadInput(f"The site's data file {path} does not exist: put the rows there, or correct site.toml.")
         rows = file_rows(experiment, path)
         targets = torch.zeros(2, *rows.y.shape[1:], dtype=rows.y.dtype)
         return replace(rows, test_x=torch.zeros(2, *shape(rows), dtype=rows.x.dtype), test_y=targets)
@@ -118,9 +112,7 @@ def parted(
     if share is None:
         return rows, None
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= LARGEST_SHARE:
-        raise BadInput(
-            f"Expected held_out in site.toml to be a share above 0 and at most {LARGEST_SHARE}, got {shown(share)}."
-        )
+        raise BadInput(f"Expected held_out in site.toml to be above 0 and at most {LARGEST_SHARE}, got {shown(share)}.")
     by = tossing or rows
     held = coins(by.x, by.y, share=share, seed=0, purpose=f"held out at {settings['name']}")
     return _divided(rows, held, "held_out in site.toml leaves the site no row to train on: lower it.")
@@ -134,9 +126,7 @@ def _without_held_out(rows: Dataset, experiment: Experiment, *, tossing: Dataset
     if rows.mapped:
         raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
     held = coins(tossing.x, tossing.y, share=share, seed=experiment.seeds.data, purpose=EVALUATION)
-    return _divided(
-        rows, held, "data.held_out leaves the site no row to train on: it needs more rows, or a smaller share."
-    )
+    return _divided(rows, held, "data.held_out leaves the site no row to train on: it needs rows, or a smaller share.")
 
 
 def _divided(rows: Dataset, coins: Any, none_left: str) -> tuple[Dataset, HeldOut]:
@@ -161,9 +151,7 @@ def _unseen_rows(experiment: Experiment, *, examples: int, shape: object) -> Dat
     elif shape is None:
         raise BadInput("site.toml declares rows that Tacit never sees: add their shape, as in shape = [1, 28, 28].")
     else:
-        raise BadInput(
-            f"Expected shape in site.toml to be a list of whole numbers, as in [1, 28, 28], got {shown(shape)}."
-        )
+        raise BadInput(f"Expected shape in site.toml to be whole numbers, as in [1, 28, 28], got {shown(shape)}.")
     x, y = torch.zeros(1, *row).expand(examples, *row), torch.zeros(1, dtype=torch.int64).expand(examples)
     test_x, test_y = torch.zeros(2, *row), torch.zeros(2, dtype=torch.int64)
     return Dataset(data.name, x, y, test_x, test_y, class_names)

@@ -225,9 +225,7 @@ class Site:
             return {"again": True}, answer.raw, "Sent the kept answer again."
         if layout.round_files(layout.counted_folder(self.folder, agreed.run, EVALUATION)):
             # whoever asked about held-out rows called its model the last: nobody looks at them and then goes on
-            raise Refused(
-                f"The server has asked the query {EVALUATION}, which ends the run: there is no round after it."
-            )
+            raise Refused(f"The server has asked for {EVALUATION}, which ends the run: there is no round after it.")
         refuse_unbound(self.folder, agreed)
         received = read_broadcast(body, agreed.terms.parameters)
         accepted = self._current(agreed, allowed)
@@ -241,9 +239,7 @@ class Site:
             "turn"
         )  # a report is encrypted under it: the site would pay for one round and sign for another
         if isinstance(accepted.parts.algorithm, Encrypted) and (type(turn) is not int or turn != asked.round):
-            raise Refused(
-                f"The server asks for round {asked.round + 1} and sent the turn of another: they must be the same."
-            )
+            raise Refused(f"The server asks for round {asked.round + 1} and sent the turn of another.")
         paid = replies.pay(replies.bind(accepted, slot, body))
         canaries.commit(accepted)
         raw, said = paid.train()
