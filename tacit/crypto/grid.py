@@ -26,9 +26,7 @@ Rotation = Literal["none", "hadamard"]
 
 @dataclass(frozen=True)
 class Quantised:
-    """Integers that noise may be added to. A mechanism compares both bounds with what it was priced for, so noise for another
-    grid does not run.
-    """
+    """Integers for noise, and the bounds that a mechanism compares with what it was priced for."""
 
     values: np.ndarray = field(repr=False)
     l2_squared: int
@@ -37,12 +35,8 @@ class Quantised:
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits. All of it is public.
-
-    >>> grid = Grid(size=3, clip=1.0, bits=8)
-    >>> quantised = grid.quantise(np.array([0.6, 0.0, 0.0]), stream=seeded(0)("rounding"))
-    >>> quantised.values[1:].tolist(), grid.dequantise(quantised.values).round(2)[0]
-    ([0, 0], np.float64(0.6))
+    """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits. All of it is
+    public.
     """
 
     size: int
@@ -69,9 +63,7 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """The distance between two grid points in the vector's own units. A rotated grid ends at FLATNESS deviations; what is
-        beyond is cut.
-        """
+        """The distance between two grid points in the vector's own units; what lies beyond a rotated grid is cut."""
         flat = 1.0 if self.rotation == "none" else min(1.0, FLATNESS / math.sqrt(self.dimension))
         return self.clip * flat / self.largest
 
@@ -91,7 +83,6 @@ class Grid:
         """Clips to norm C, weighs, rotates by public signs of the round, and rounds each coordinate up or down at random.
 
         Guarantee: whatever the vector, the integers' sum of squares is at most `l2_squared` and none is beyond `largest`.
-        Zero stays zero. Rounding is on average exact, but for what is drawn again or cut; the time depends on the vector.
         Raises: BadInput for a vector that is not finite or has another size, and a weight outside (0, 1].
         """
         check.rate(weight=weight)
@@ -155,13 +146,8 @@ class RoundedSum(Quantised):
 
 @dataclass(frozen=True)
 class SumGrid:
-    """The grid of one run: `size` coordinates of sums of gradients that are clipped to `clip`, of batches of about `batch` records.
-
-    Everything here is public, and the same at every client.
-
-    >>> grid = SumGrid(size=100, clip=1.0, batch=50.0)
-    >>> math.sqrt(grid.l2_squared) * grid.step < 1.5 * grid.clip
-    True
+    """The grid of one run: `size` coordinates of sums of gradients clipped to `clip`, of batches of about `batch` records. All
+    is public.
     """
 
     size: int
@@ -201,12 +187,11 @@ class SumGrid:
         return 2.0 * math.exp(-LOG_BETA)
 
     def quantise(self, total: np.ndarray, *, stream: Stream) -> RoundedSum:
-        """The integers of a sum of clipped gradients. What is not finite counts as zero.
+        """The integers of a sum of clipped gradients. What is not finite counts as zero. Raises: BadInput for a sum of another
+        size.
 
         Guarantee: for two sums whose difference has norm at most `clip`, rounded with the same stream, the integers differ by a
         sum of squares of at most `l2_squared`, but for probability `failure`. The stream is used alike whatever the sum.
-
-        Raises: BadInput for a sum of another size.
         """
         x = np.asarray(total, dtype=np.float64)
         if x.shape != (self.size,):
@@ -229,13 +214,8 @@ WIDEST = 62  # bits of a lane: sums are int64
 class Lanes:
     """`count` integers of at most `reach` in size, in numbers below 2^plaintext_bits, of which up to `reports` are added.
 
-    Guarantee: the sum of up to `reports` packed vectors unpacks to the sum of the vectors, exactly. An integer beyond `reach`
-    cannot be packed; a sum that no packed vectors have is refused. A false sum within all ranges is not seen here.
-
-    >>> lanes = Lanes(count=3, reach=100, reports=2, plaintext_bits=30)
-    >>> total = [a + b for a, b in zip(lanes.pack([1, -2, 3]), lanes.pack([10, 20, -100]))]
-    >>> lanes.width, len(total), lanes.unpack(total, reports=2).tolist()
-    (9, 1, [11, 18, -97])
+    Guarantee: the sum of up to `reports` packed vectors unpacks to the sum of the vectors, exactly. A sum that no packed
+    vectors have is refused; a false sum within all ranges is not seen here.
     """
 
     count: int
@@ -280,9 +260,8 @@ class Lanes:
         return [int.from_bytes(row.tobytes(), "little") for row in rows]
 
     def unpack(self, numbers: Sequence[int], *, reports: int) -> np.ndarray:
-        """The sums of the integers in a sum of `reports` packed vectors. Assumes: `reports` is true: each added `reach`.
-
-        Raises: GridOverflow where a lane, or what lies beyond the last one, is out of range, and for too many reports; BadInput.
+        """The integers in a sum of `reports` packed vectors. Assumes: `reports` is true. Raises: GridOverflow for a sum out of
+        range; BadInput.
         """
         if not 1 <= reports <= self.reports:
             raise GridOverflow(f"A sum of {reports} reports does not fit lanes made for at most {self.reports}.")

@@ -50,17 +50,11 @@ SIEVE_SPAN = 1 << 17  # candidates per random start; a hit is chosen at random a
 
 
 def draw(bits: int, *, top: int = 2) -> mpz:
-    """A random number of exactly `bits` bits that is 3 modulo 4 and has its `top` highest bits set.
-
-    >>> number = draw(64)
-    >>> number.bit_length(), number >> 62, number % 4
-    (64, mpz(3), mpz(3))
-    """
+    """A random number of exactly `bits` bits that is 3 modulo 4 and has its `top` highest bits set."""
     return mpz(secrets.randbits(bits)) | ((mpz(1) << top) - 1 << (bits - top)) | 3
 
 
 def random_prime(bits: int, *, top: int = 2) -> mpz:
-    """A random prime of `bits` bits that is 3 modulo 4 and has its `top` highest bits set."""
     while True:
         candidate = draw(bits, top=top)
         if gmpy2.is_prime(candidate, ROUNDS):
@@ -68,10 +62,7 @@ def random_prime(bits: int, *, top: int = 2) -> mpz:
 
 
 def safe_prime(bits: int) -> mpz:
-    """A random prime p of `bits` bits with (p - 1) / 2 prime, its two top bits set.
-
-    Both are sieved together among SIEVE_SPAN candidates behind a random start, and tried in random order.
-    """
+    """A random prime p with (p - 1) / 2 prime, its two top bits set: both are sieved at once behind a random start."""
     while True:
         start = draw(bits - 1)  # p' is odd, so p = 2p' + 1 is 3 modulo 4
         hits = _sieve(start)
@@ -120,12 +111,6 @@ def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = L
 
     Guarantee: n has exactly `bits` bits; p and q are random primes of half of them, both 3 modulo 4, at least 2^(bits/2 -
     100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1). `least_bits` is for tests alone.
-
-    >>> from tacit.crypto.paillier import Randomisers
-    >>> key = generate(bits=320, least_bits=320)  # so short for this example alone
-    >>> stock = Randomisers(key.public, expected=2, workers=1)
-    >>> key.open(key.public.add([key.public.seal([20], stock), key.public.seal([22], stock)]))
-    [mpz(42)]
     """
 
     def new_prime() -> tuple[mpz, mpz | None]:
@@ -154,11 +139,7 @@ def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = L
 
 
 def to_text(number: int) -> str:
-    """A number as JSON web keys have it: base64url of its big-endian bytes, without padding (RFC 7518, section 2).
-
-    >>> to_text(65537), from_text("AQAB")
-    ('AQAB', mpz(65537))
-    """
+    """A number as JSON web keys have it: base64url of its big-endian bytes, without padding (RFC 7518, section 2)."""
     number = int(number)
     return bytes_to_text(number.to_bytes((number.bit_length() + 7) // 8, "big"))
 
@@ -179,10 +160,10 @@ def bytes_from_text(text: str) -> bytes:
 
 
 def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False) -> None:
-    """Writes a record as JSON into a file of exactly this mode. Without `force` an existing file is left as it is.
+    """Writes a record as JSON, complete and on the disk or not at all. Raises: BadInput, also for a file that stands, without
+    `force`.
 
-    Guarantee: the file is there complete, and forced to the disk, or not at all; a secret is never readable by others, not
-    for a moment. Raises: BadInput.
+    Guarantee: the file has exactly this mode; a secret is never readable by others, not for a moment.
     """
     content = (json.dumps(record, indent=1) + "\n").encode()
     try:
@@ -198,9 +179,8 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
 
 
 def read(path: Path, *, secret: bool) -> dict[str, Any]:
-    """The JSON object in a key file. Raises: KeyRefused for a file that is missing, unreadable, too long or no JSON object.
-
-    Guarantee: with `secret`, nobody else has any right to the very file that is read, and it is this user's or root's.
+    """The JSON object in a key file. Raises: KeyRefused. Guarantee: with `secret`, nobody else has any right to the very file
+    that is read.
     """
     try:
         with path.open("rb") as stream:
@@ -239,9 +219,8 @@ def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Pa
 
 
 def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> list[Path]:
-    """Writes one secret file per share and the public verification keys, and returns where they are, the verification last.
-
-    Assumes: the dealer hands every share to its owner and keeps none: all of them open everything. Raises: BadInput.
+    """Writes one secret file per share and the public verification keys; returns where they are, the verification last.
+    Raises: BadInput.
     """
     paths = [folder / f"share-{share.index}.json" for share in shares]
     for path, share in zip(paths, shares, strict=True):
@@ -256,17 +235,14 @@ def save_share(path: Path, share: Share, *, force: bool = False) -> None:
 
 
 def save_verification(folder: Path, key: Verification, *, force: bool = False) -> Path:
-    """Writes what everybody may know of a split key and returns where it is. Raises: BadInput."""
     path = folder / VERIFICATION_FILE
     write(path, _verification_record(key), mode=PUBLIC, force=force)
     return path
 
 
 def load(path: Path) -> Key:
-    """The key in a file, whatever its kind. Raises: KeyRefused for one that is damaged, too weak, or readable by others.
-
-    Guarantee: a key that is returned has passed the checks of its class, a share that of its verification key; secrets were read by
-    `read(secret=True)`.
+    """The key in a file, whatever its kind, once it has passed the checks of its class. Raises: KeyRefused, also for an
+    altered share.
     """
     record = read(path, secret=False)
     if "p" in record or "share" in record:
@@ -281,7 +257,7 @@ def load(path: Path) -> Key:
 
 
 def load_as(kind: type[T], path: Path) -> T:
-    """A key of one kind. Raises: KeyRefused as `load`, and for a key of another kind: a server must not have a secret one."""
+    """A key of one kind: a server must not have a secret one. Raises: KeyRefused."""
     key = load(path)
     if not isinstance(key, kind):
         raise KeyRefused(f"{path} does not hold {WORDS[kind]}.")
@@ -383,8 +359,7 @@ def described(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey
 def load_members(folder: Path) -> dict[str, Ed25519PublicKey]:
     """All members in a folder of NAME.member.json, by name. Raises: KeyRefused; BadInput for a folder without members.
 
-    Guarantee: one key a name and one name a key, so that counting names counts keys. Whether a key is an institution's is
-    agreed outside Tacit.
+    Guarantee: one key a name and one name a key, so that counting names counts keys.
     """
     members = {}
     for path in sorted(folder.glob(f"*{MEMBER}")):

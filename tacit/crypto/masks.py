@@ -3,15 +3,13 @@
 Source: Bonawitz et al. 2017 (ePrint 2017/281), Figure 4, the variant with signatures, on a complete graph. Shares go to every
 member of the run, so a round's roster may be any part of it; the keys of round r + 1 can travel with the reports of round r.
 
-A round has three legs. Each client sends `mask(vector)`: its integers plus a mask of its own, plus or minus one mask per pair.
-The server names the survivors, and every survivor signs the list (`agree`). With enough signatures on one list each gives, for
-every participant, one share: of a survivor's own mask or of an absentee's key, never both (`unmask`). The server then takes the
-masks away (`opened`).
+A round has three legs: each client sends `mask(vector)`, its integers plus a mask of its own, plus or minus one mask per pair;
+every survivor signs the list of survivors (`agree`); with enough signatures on one list each gives, for every participant, one
+share: of a survivor's own mask or of an absentee's key, never both (`unmask`). The server then takes the masks away (`opened`).
 
 Guarantee: with t > (n + c) / 2 of n members, a server with the help of c of them learns one sum of one attempt, of at least
-`at_least` reports, and nothing else of it (under DDH on Curve25519, AES and SHA-256 as random functions). Assumes: a client
-keeps on disk what it answered, and answers one vector and one list an attempt. Not given: a proof that a report is in range, or
-an opening without t answers."""
+`at_least` reports, and nothing else of it (under DDH on Curve25519, AES and SHA-256 as random functions), if a client keeps on disk
+what it answered. Not given: a proof that a report is in range, or an opening without t answers."""
 
 import hashlib
 import hmac
@@ -41,9 +39,8 @@ WIDTHS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}  # sums are modulo 2^32 or 2
 
 @dataclass(frozen=True)
 class Roster:
-    """The members of a run in order, with their keys: what everybody must have been told alike.
-
-    Raises: BadInput where `colluding` members and the server could open two sums, or where a sum may have fewer reports than t.
+    """The members of a run, with their keys: what everybody must have been told alike. Raises: BadInput where `colluding`
+    members and the server could open two sums, or where a sum may have fewer reports than t.
     """
 
     run: str
@@ -127,10 +124,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Party:
-    """A member's side. All its secrets of an attempt follow from `secret` and the attempt, so a restart makes the very same ones.
-
-    Guarantee: what it signs and gives is a function of what it was asked. That it answers one list an attempt, its caller keeps on
-    disk.
+    """A member's side. All its secrets of an attempt follow from `secret` and the attempt, so a restart makes the very same
+    ones; that it answers one list an attempt, its caller keeps on disk.
     """
 
     signer: Signer
@@ -186,11 +181,9 @@ class Party:
         return replace(unsigned, signature=self.signer.sign(unsigned.content(attempt)))
 
     def join(self, attempt: Attempt, setups: Iterable[Setup], *, model: str) -> "Joined":
-        """The attempt as this client was told it: who takes part, with which keys, on which model.
+        """The attempt as this client was told it. Raises: MessageRefused for a setup that is none; TooFewReports for a short list.
 
         Guarantee: every participant is a member that signed its key for this attempt, and sent this client shares that it can read.
-
-        Raises: MessageRefused for a setup that is none; TooFewReports for a list without this client or shorter than a sum may be.
         """
         roster, found, shares = attempt.roster, dict[str, Setup](), {}
         for one in setups:
@@ -227,8 +220,6 @@ class Party:
 
 @dataclass(frozen=True)
 class Joined:
-    """An attempt that a client has checked and takes part in."""
-
     party: Party = field(repr=False)
     attempt: Attempt
     model: str
@@ -261,14 +252,12 @@ class Joined:
         return self.attempt.survivors(self.model, self.setups, survivors)
 
     def agree(self, survivors: Sequence[str]) -> bytes:
-        """This client's signature on the list of survivors. Raises: Refused as the list deserves."""
         return self.party.signer.sign(self._list(survivors))
 
     def unmask(self, survivors: Sequence[str], signatures: Mapping[str, bytes]) -> dict[str, int]:
-        """One share for every participant: of its own mask if it survived, else of its key for pairs.
+        """One share for every participant: of its own mask if it survived, else of its key for pairs. Raises: Refused.
 
         Guarantee: given only where t distinct survivors signed this very list, so no other list of the attempt can have as many.
-        Raises: Refused for a list as in `agree`, or with fewer good signatures.
         """
         content, roster = self._list(survivors), self.attempt.roster
         signed = [name for name in survivors if name in signatures]
@@ -293,7 +282,6 @@ class Collecting:
     reported: list[str] = field(default_factory=list)
 
     def add(self, name: str, masked: np.ndarray) -> None:
-        """Takes a report. Raises: MessageRefused for a stranger, a second report, another length or type."""
         if name not in self.setups:
             raise MessageRefused("it takes no part in this attempt")
         if name in self.reported:
@@ -313,10 +301,7 @@ class Collecting:
         return sorted(self.reported)
 
     def opened(self, answers: Mapping[str, Mapping[str, int]]) -> np.ndarray:
-        """The sum of the survivors' integers, from the shares that at least t of them gave.
-
-        Raises: TooFewReports for fewer answers, BadOpening where shares do not lead to the seeds that their owners committed to.
-        """
+        """The sum of the survivors' integers, from the shares that at least t of them gave. Raises: TooFewReports, BadOpening."""
         attempt, survivors, total = self.attempt, self.survivors, np.array(self.total, copy=True)
         if len(answers) < attempt.roster.threshold:
             raise TooFewReports(f"{len(answers)} clients gave their shares and {attempt.roster.threshold} are needed.")
@@ -375,13 +360,7 @@ def shared(seed: bytes, *, of: int, threshold: int, secret: bytes) -> list[int]:
 
 
 def joined(shares: Sequence[tuple[int, int]]) -> bytes | None:
-    """The seed of (index, share) pairs by Lagrange's formula at 0; None for what is no seed of 32 bytes.
-
-    >>> seed = bytes(range(32))
-    >>> dealt = shared(seed, of=5, threshold=3, secret=bytes(32))
-    >>> joined([(5, dealt[4]), (1, dealt[0]), (3, dealt[2])]) == seed
-    True
-    """
+    """The seed of (index, share) pairs by Lagrange's formula at 0; None for what is no seed of 32 bytes."""
     value = 0
     for i, share in shares:
         up = down = 1

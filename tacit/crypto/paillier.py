@@ -57,11 +57,7 @@ WORTH_A_FORK = 8  # fewer integers than this are computed in place: a fork costs
 
 
 def to_octets(numbers: Iterable[int], *, width: int) -> bytes:
-    """The integers one after another, `width` bytes each, big-endian (I2OSP, RFC 8017). Raises: OverflowError.
-
-    >>> to_octets([1, 258], width=2).hex()
-    '00010102'
-    """
+    """The integers one after another, `width` bytes each, big-endian (I2OSP, RFC 8017). Raises: OverflowError."""
     return b"".join(int(number).to_bytes(width, "big") for number in numbers)
 
 
@@ -71,10 +67,8 @@ def from_octets(raw: bytes, *, width: int) -> list[mpz]:
 
 
 class Comb:
-    """Powers of one base by tables: Lim and Lee's comb (CRYPTO 1994).
-
-    The exponent's bits stand in `teeth` rows, read column by column, the columns in `blocks` with a table each. A power takes
-    bits / teeth multiplications and bits / (teeth blocks) squarings; every table has 2^teeth numbers.
+    """Powers of one base by tables: Lim and Lee's comb (CRYPTO 1994). The exponent's bits stand in `teeth` rows, read column
+    by column, the columns in `blocks` with a table of 2^teeth numbers each.
     """
 
     def __init__(self, base: mpz, modulus: mpz, *, bits: int, teeth: int, blocks: int):
@@ -107,11 +101,8 @@ def compute(work: Compute, count: int, *, width: int, workers: int | None = None
     """The integers of `work(0, count)` in order, each below 256^width, by forked processes on `workers` cores (all if None).
 
     Guarantee: a process that fails, is killed or cannot be started is no loss: its part is computed again here, where an error
-    can be seen. No process outlives the call. Assumes: what `work` draws, it draws from the operating system, because a fork
-    would copy a generator's state. Raises: what `work` raises.
-
-    >>> compute(lambda start, stop: (mpz(i * i) for i in range(start, stop)), 4, width=1)
-    [mpz(0), mpz(1), mpz(4), mpz(9)]
+    can be seen. No process outlives the call. Assumes: what `work` draws, it draws from the operating system: a fork copies a
+    generator.
     """
     workers = min(workers or store.cores(), count)
     if workers < 2 or count < WORTH_A_FORK:
@@ -160,10 +151,8 @@ def _succeeded(pid: int) -> bool:
 
 
 def short_bits(bits: int) -> int:
-    """The bits of r under a `short-exponent` key of `bits` bits, which are those of the order of its secret subgroup.
-
-    At least four times the security of n: finding one of the two short primes takes the square root of its size. Ma, Han and Lei
-    (ACSAC 2021) have 448 for 2048, 512 for 3072, 768 for 7680. Other sizes, which only tests have, get a quarter.
+    """The bits of r under a `short-exponent` key: at least four times the security of n, as one of the two short primes is
+    found in the square root of its size (Ma, Han and Lei, ACSAC 2021). Sizes that only tests have get a quarter.
     """
     return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
 
@@ -172,8 +161,8 @@ def short_bits(bits: int) -> int:
 class PublicKey:
     """n, and h_s for fast randomisers: all that is needed to seal and to add. Raises: KeyRefused for a short or weak key; BadInput.
 
-    Guarantee: a look at it has found neither a factor nor an h_s that hides nothing. That n is a product of two primes drawn at
-    random, and that nobody kept them, is the maker's word. A key without `h_s` (one made elsewhere) has randomisers r^n.
+    That n is a product of two primes drawn at random, and that nobody kept them, is the maker's word. A key without `h_s` (one made
+    elsewhere) has randomisers r^n.
     """
 
     n: mpz = field(repr=False)
@@ -211,17 +200,14 @@ class PublicKey:
 
     @property
     def plaintext_bits(self) -> int:
-        """A message, and every sum of messages that is opened, is below 2 to this power."""
         return self.bits - SPARE_BITS
 
     @property
     def exponent_bits(self) -> int:
-        """The bits of r in rho = h_s^r: half of n's, or `short_bits` under a short-exponent key."""
         return short_bits(self.bits) if self.shape == "short-exponent" else (self.bits + 1) // 2
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Every ciphertext has this length, whatever its message."""
         return (2 * self.bits + 7) // 8
 
     @cached_property
@@ -235,13 +221,11 @@ class PublicKey:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def seal(self, messages: Sequence[int], randomisers: "Randomisers") -> list[mpz]:
-        """A ciphertext per message, each under a randomiser of its own. Raises: as `seal_with`."""
         return self.seal_with(messages, randomisers.take(len(messages)))
 
     def seal_with(self, messages: Sequence[int], values: Sequence[mpz]) -> list[mpz]:
-        """A ciphertext per message, under `Randomisers` for this key that are used nowhere else. Guarantee: IND-CPA, as above.
-
-        Raises: BadInput for a message that is no integer in 0 ... 2^plaintext_bits - 1, ValueError for another number of values.
+        """A ciphertext per message, under `Randomisers` for this key that are used nowhere else. Raises: BadInput for a
+        message that is no integer in 0 ... 2^plaintext_bits - 1, ValueError for another number of values.
         """
         n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
         try:
@@ -253,11 +237,8 @@ class PublicKey:
         return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, values, strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
-        """Ciphertexts of the sums modulo n of equally long rows, position by position. Raises: BadInput for no rows, or other
-        lengths.
-
-        Nothing random is added: whoever knows the rows can tell that this is their sum.
-        Assumes: ciphertexts that `validate` has let pass, and messages whose sum is below 2^plaintext_bits (`Lanes`).
+        """Ciphertexts of the sums modulo n of equally long rows, position by position. Raises: BadInput. Assumes: what
+        `validate` let pass, and sums below 2^plaintext_bits (`Lanes`).
         """
         rows = list(rows)
         if not rows or any(len(row) != len(rows[0]) for row in rows):
@@ -301,11 +282,7 @@ def _near(n: mpz, k: int) -> bool:
 
 
 def best_window(bits: int, *, count: int, element_bytes: int) -> int:
-    """The window with the fewest multiplications for a table and `count` powers, within TABLE_BYTES.
-
-    >>> best_window(1536, count=10_000, element_bytes=768), best_window(1536, count=100, element_bytes=768)
-    (10, 5)
-    """
+    """The window with the fewest multiplications for a table and `count` powers, within TABLE_BYTES."""
     allowed = [w for w in range(1, MOST_WINDOW) if ceil(bits / w) * element_bytes << w <= TABLE_BYTES] or [1]
     return min(allowed, key=lambda w: ceil(bits / w) * ((1 << w) + count))
 
@@ -313,10 +290,9 @@ def best_window(bits: int, *, count: int, element_bytes: int) -> int:
 class Randomisers:
     """n-th residues modulo n^2 for one public key, each drawn when it is taken, so that none is handed out twice.
 
-    rho = h_s^r with r of `exponent_bits` random bits, by a table of the powers of h_s (Brickell, Gordon, McCurley and Wilson 1992),
-    whose size follows from how many are `expected`; a key without h_s gets the textbook's r^n. Who has the `secret` key may give
-    it: the same randomisers then take about three quarters of the time. Raises: BadInput for `expected` below 1, KeyRefused for
-    another key's secret.
+    rho = h_s^r by a table of the powers of h_s (Brickell, Gordon, McCurley and Wilson 1992), whose size follows from how many are
+    `expected`; without h_s the textbook's r^n. With the `secret` key they take three quarters of the time. Raises: BadInput,
+    KeyRefused.
     """
 
     def __init__(
@@ -348,9 +324,8 @@ class Randomisers:
         return [value for value, _ in self.take_known(count)]
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """New randomisers, each with the r it was made from, which a sender needs to prove that it knows what it sealed.
-
-        Assumes: the caller forgets r when the proof is made. Who has it reads the message.
+        """New randomisers, each with the r it was made from, for the proof. Assumes: the caller forgets r then: who has it
+        reads the message.
         """
         self.warm()
         if self.public.h_s is not None:
@@ -377,10 +352,9 @@ class Randomisers:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed.
+    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed. Raises: KeyRefused.
 
-    Guarantee: both are primes of n, of one size and far apart, with the shape that the public key claims; else KeyRefused.
-    Assumes: whoever holds it opens single reports as well as sums. What keeps it from that is `reports.Opener`.
+    Whoever holds it opens single reports as well as sums. What keeps it from that is `reports.Opener`.
     """
 
     public: PublicKey
@@ -427,9 +401,8 @@ class SecretKey:
         return tuple((p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, self._orders, strict=True))
 
     def decrypt(self, c: mpz) -> mpz:
-        """The message modulo n of one unit modulo n^2, which may come from any Paillier with g = n + 1.
-
-        Raises: BadCiphertext under a short-exponent key, for what was not sealed with that key's own h_s.
+        """The message modulo n of a unit modulo n^2. Raises: BadCiphertext for what was not sealed with a short-exponent key's
+        own h_s.
         """
         parts = []
         for p, p_squared, exponent, inverse in self._halves:
@@ -443,19 +416,13 @@ class SecretKey:
         return m_p + self.p * ((m_q - m_p) * gmpy2.invert(self.p, self.q) % self.q)
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> list[mpz]:
-        """The messages, in order, on all cores unless `workers` says how many; all of them or none.
-
-        Raises: BadCiphertext for what is no ciphertext of this key, SumOverflow if a message is not below 2^plaintext_bits.
-        """
+        """The messages, in order, on all cores unless `workers` says how many. Raises: BadCiphertext, SumOverflow."""
         messages = self._messages(self.decrypt, ciphertexts, workers)
         refuse_overflow(self.public, messages)
         return messages
 
     def open_any(self, ciphertexts: Sequence[mpz]) -> list[mpz]:
-        """The messages modulo n, out of range or not, and n, which is no message, where there is none. Raises: BadCiphertext.
-
-        For a holder, which answers alike whatever the sum is: whoever asked decides by `refuse_overflow`.
-        """
+        """The messages modulo n, and n where there is none: a holder answers alike whatever the sum is. Raises: BadCiphertext."""
 
         def decrypt(c: mpz) -> mpz:
             try:
@@ -476,10 +443,8 @@ def _prime(number: mpz) -> bool:
 
 
 def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
-    """Refuses opened sums beyond the plaintext's band, 2^plaintext_bits up to n. Raises: SumOverflow.
-
-    A sum of n or more wraps around and can fall back into the band: `Lanes` keeps honest reports small enough and looks at it
-    again.
+    """Refuses sums from 2^plaintext_bits up. One of n or more can fall back below: `Lanes` looks at it again. Raises:
+    SumOverflow.
     """
     if any(m.bit_length() > public.plaintext_bits for m in opened):
         raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")

@@ -1,43 +1,19 @@
-"""A proof that the sender of a report knows what it sealed, one for all its ciphertexts. `proved` checks those of a round.
-
-Without it a ciphertext can be borrowed: c_A^k Enc(offset), signed by B, puts A's report into a later sum as often as B likes.
+"""A proof that the sender of a report knows what it sealed, one for all its ciphertexts; `unproved` checks those of a round.
 
     c_j = (1 + n)^(m_j) rho_j, rho_j = h_s^(r_j)            seed = H(run, round, client, roster, key, all c_j)
     A = (1 + n)^x h_s^s, x random mod n, s random           e_j = 128 bits each, from XOF(seed, A)
     sent: A, z1 = x + sum e_j m_j mod n, z2 = s + sum e_j r_j; s is 128 bits longer than the sum
     checked: (1 + n)^(z1) h_s^(z2) = +-A prod c_j^(e_j)
 
-It is Schnorr's protocol (J. Cryptology 4, 1991) for the opening of a Paillier ciphertext (Damgård and Jurik, PKC 2001, section
-4.2), of many at once: the challenge is a vector of small exponents (Bellare, Garay and Rabin, EUROCRYPT 1998). A hash of the
-whole statement makes it non-interactive (Fiat and Shamir 1986; the statement must be in it: Bernhard, Pereira and Warinschi,
-ASIACRYPT 2012).
-
-Guarantee: a sender that convinces can be made to tell all m_j mod n (in the random oracle model, by rewinding). Decryption D is
-a homomorphism of the units modulo n^2 onto Z_n that sends 1 + n to 1 and h_s, an n-th residue, to 0; -1, and whatever else has
-an order prime to n, goes to 0 too. So an equation that holds, up to a factor in the kernel of D, says
-
-    z1 = D(A) + sum e_j D(c_j) mod n,
-
-which is linear in N + 1 unknowns. N + 1 answers to one A solve it, unless their challenges lie in an affine hyperplane modulo p
-or q; given the ones before, a new challenge does with probability 2^-128 for each of p and q, because e_j < 2^128 < p, q takes
-each residue at most once. That is the special soundness of Attema, Fehr and Resch (TCC 2023): a forger with Q hashes succeeds
-with probability about Q 2^-127. No assumption on the order of anything is used, and for the same reason two numbers that
-differ by their sign are one here: a report with -c for c is the same report, and is taken by every check (refusing it would need
-odd e_j). The c_j and A must be units; they are if the equation holds, as its left side is one, and e_j is not 0.
-
-A proof says nothing about the m_j: z1 is uniform, z2 within 2^-128 of a number that does not depend on the r_j, and A follows
-from them. It does not bound the m_j either: a sum out of range is seen when it is opened.
-
-A key without h_s has rho_j = r_j^n: then s is a random unit, A = (1 + n)^x s^n, z2 = s prod r_j^(e_j) mod n,
-and z2^n stands for h_s^(z2) in the check.
-
-Products of powers: many bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), few of them Straus's squarings (Amer. Math.
-Monthly 71, 1964) with sliding windows."""
+Source: Schnorr 1991 for the opening of a Paillier ciphertext (Damgård and Jurik, PKC 2001, section 4.2), by small exponents
+and a hash of the whole statement. Guarantee: a forger with Q hashes succeeds with probability about Q 2^-127, and a proof says
+nothing about the
+m_j; docs/derivations.md shows both. It does not bound the m_j: a sum out of range is seen when it is opened."""
 
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -54,7 +30,6 @@ COUNT_BITS = 24  # a report has fewer than 2^24 ciphertexts
 REPORT_BITS = 12  # 2^12 reports may be checked by one equation
 TEETH, BLOCKS = 11, 4  # of the comb for h_s: 6 MB, as dear as five exponentiations, then each costs a tenth of one
 WIDEST_DIGIT = 12
-FEW_DIGIT = 4  # bits of a digit where every base has a table of its own, of its odd powers
 TOGETHER = 1 << REPORT_BITS  # reports in one equation
 FEW = 4  # ciphertexts of a report up to which one product with exponents of 256 bits is cheaper than two steps of 128
 REMEMBERED = 4096  # proofs that held in this process; the same bytes hold again
@@ -64,20 +39,13 @@ _HELD: dict[
 
 
 def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
-    """prod_i bases[i]^exponents[i] modulo `modulus`, by whichever of two ways needs fewer multiplications.
+    """prod_i bases[i]^exponents[i] modulo `modulus`. Assumes: 0 <= exponent < 2^bits, and public exponents: the time depends
+    on them.
 
-    Assumes: 0 <= exponent < 2^bits, and exponents that are public (challenges, weights): the time depends on them.
+    The bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), digit by digit of `width` bits, from the top.
     """
-    few = bits + len(bases) * ((1 << FEW_DIGIT - 1) + bits // (FEW_DIGIT + 1))  # multiplications, about
-    costs = {w: -(-bits // w) * (len(bases) + 2 ** (w + 1)) for w in range(1, WIDEST_DIGIT)}
-    width = min(costs, key=lambda w: costs[w])
-    if few < costs[width]:
-        return by_squarings(bases, exponents, modulus, bits=bits)
-    return by_buckets(bases, exponents, modulus, bits=bits, width=width)
-
-
-def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int, width: int) -> mpz:
-    """For many bases: digit by digit of `width` bits, from the top; bases with the same digit share a bucket."""
+    costs = {width: -(-bits // width) * (len(bases) + 2 ** (width + 1)) for width in range(1, WIDEST_DIGIT)}
+    width = min(costs, key=lambda width: costs[width])
     total, mask = mpz(1), (1 << width) - 1
     for shift in range((bits - 1) // width * width, -1, -width):
         buckets: dict[int, mpz] = {}
@@ -95,39 +63,9 @@ def by_buckets(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, 
     return total
 
 
-def by_squarings(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
-    """For few bases: bit by bit from the top, all sharing the squarings; each has a table of its odd powers."""
-    due: list[list[mpz]] = [[] for _ in range(bits)]  # by position: what is multiplied in there
-    for base, exponent in zip(bases, exponents, strict=True):
-        digits = list(_odd_digits(exponent))
-        square, odd = base * base % modulus, [base % modulus]
-        for _ in range(max((digit for _, digit in digits), default=0) >> 1):
-            odd.append(odd[-1] * square % modulus)
-        for position, digit in digits:
-            due[position].append(odd[digit >> 1])
-    total = mpz(1)
-    for factors in reversed(due):
-        total = total * total % modulus
-        for factor in factors:
-            total = total * factor % modulus
-    return total
-
-
-def _odd_digits(exponent: int) -> Iterator[tuple[int, int]]:
-    position, mask = 0, (1 << FEW_DIGIT) - 1
-    while exponent:
-        zeros = (exponent & -exponent).bit_length() - 1
-        exponent >>= zeros
-        yield position + zeros, exponent & mask
-        exponent >>= FEW_DIGIT
-        position += zeros + FEW_DIGIT
-
-
 def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
-    """The challenge of a batch: `count` numbers of `bits` bits, uniform and independent as a random oracle's, zero included.
-
-    With them a batch stands for its members (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998).
-    Assumes: the seed is a hash of all that is batched. Whoever could choose a part of it afterwards could make errors cancel.
+    """`count` numbers of `bits` bits, uniform and independent as a random oracle's, with which a batch stands for its members
+    (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998). Assumes: the seed is a hash of all that is batched.
     """
     width = bits // 8
     return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
@@ -135,9 +73,7 @@ def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Claim:
-    """Who says to know what. Where it is checked, all but the ciphertexts is the checker's own knowledge; those are in the
-    order sent.
-    """
+    """Who says to know what. Where it is checked, all but the ciphertexts is the checker's own knowledge."""
 
     public: PublicKey
     run: str
@@ -171,15 +107,14 @@ class Equation:
 
 
 def proof_bytes(public: PublicKey) -> int:
-    """The length of a proof, which depends on the key alone, not on how much is proved."""
     return sum(_widths(public))
 
 
 def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> bytes:
-    """The proof of who sealed `messages` with randomisers made from `exponents`, which `Randomisers.take_known` gave with them.
+    """The proof of who sealed `messages` with randomisers made from `exponents` (`Randomisers.take_known`). x and s are drawn anew.
 
-    Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). x and s are drawn anew each time.
-    Assumes: the claim's ciphertexts are those of these messages and exponents; of others it makes a proof that does not hold.
+    Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). Of others than the claim's it does
+    not hold.
     Raises: BadInput for another number of messages or exponents than ciphertexts, for none, and for 2^24 or more.
     """
     public, count = claim.public, len(claim.ciphertexts)
@@ -239,7 +174,6 @@ def comb(public: PublicKey) -> Comb:
 
 
 def coefficients(public: PublicKey, seed: bytes, commitment: mpz, count: int) -> list[int]:
-    """The challenge: e_1 ... e_count, 128 bits each, from the claim's seed and the commitment that was made before it."""
     return small_exponents(seed + public.to_bytes([commitment]), count, bits=COEFFICIENT_BITS)
 
 
@@ -254,11 +188,10 @@ def _widths(public: PublicKey) -> tuple[int, int, int]:
 
 
 def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
-    """Whose proof does not hold, with the refusal. Nothing is raised.
+    """Whose proof does not hold, with the refusal: whoever is named fails alone, so nobody is refused for what another sent.
 
-    Guarantee: whoever is not named has a proof that held, by its own equation or by one together with others (false with
-    probability at most 2^-127), in this call or in an earlier one of this process. Whoever is named fails alone, so nobody is
-    refused for what another sent. Assumes: all claims are under one key, and their ciphertexts are units below n^2.
+    Guarantee: whoever is not named has a proof that held, by its own equation or with others (false with probability at most
+    2^-127), in this call or an earlier one. Assumes: all claims are under one key, and their ciphertexts are units below n^2.
     """
     refused: dict[str, BadProof] = {}
     pending: dict[str, tuple[bytes, Equation]] = {}

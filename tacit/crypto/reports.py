@@ -6,16 +6,13 @@ under a fixed prefix; so a message cannot be altered, cut, moved to another roun
 refusal names the sender.
 
 A secret key opens single updates as well as sums, so what stands between a server and one client's update is `Opener`. It
-opens a total only after it has
-- checked the signatures of at least `at_least` distinct members' whole reports for this round, run, key and roster, and each
-  sender's proof that it knows what it sealed;
-- multiplied the ciphertexts of these reports itself: a server's word for a product is never taken;
-- written to disk, synchronously, which sum of the round is opened: another one is refused, after a restart as well. The same
-  ciphertexts again say nothing new, so a holder that was killed while it opened them can be asked again.
+- checks the signatures and proofs of at least `at_least` distinct members' whole reports for this round, run, key and roster;
+- multiplies their ciphertexts itself: a server's word for a product is never taken;
+- writes to disk which sum of the round is opened: another one is refused, after a restart as well.
 
-Where several members hold the whole key, only one may open in a round, or a server could have two of them open sums that
-differ by one report: `turns` lists them, and a hash of run and round says whose turn it is. With shares of a key (`open_with
-= share.open`) every holder answers, and more than half of them are needed, so two sums of one round need a common holder."""
+Where several members hold the whole key, only one may open in a round (`whose_turn`), or two of them could open sums that
+differ by one
+report. With shares of a key every holder answers, and more than half of them are needed."""
 
 import datetime
 import hashlib
@@ -106,9 +103,8 @@ class Header:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a report must be for: one round of one run under one key and roster, with `chunk_sizes[i]` ciphertexts in chunk i.
-
-    Whoever checks a report makes this value from its own knowledge, never from the report.
+    """What a report must be for, with `chunk_sizes[i]` ciphertexts in chunk i: the checker's own knowledge, never from the
+    report.
     """
 
     run: str
@@ -119,7 +115,6 @@ class RoundContext:
     members: Members = field(repr=False)
 
     def body_bytes(self, chunk: int) -> int:
-        """The length of a chunk's body; the last one has the proof behind its ciphertexts."""
         last = chunk + 1 == len(self.chunk_sizes)
         return self.chunk_sizes[chunk] * self.public.ciphertext_bytes + (proof_bytes(self.public) if last else 0)
 
@@ -128,8 +123,8 @@ class RoundContext:
 
 
 def common_hash(run: str, experiment: str, roster: Mapping[str, Any]) -> str:
-    """A hash of the run's name, the experiment, and every site's name, size and epsilon: of two sites that were told different
-    things nobody adds the reports.
+    """A hash of the run's name, the experiment, and every site's name, size and epsilon: nobody adds reports of sites told
+    otherwise.
     """
     text = json.dumps([run, experiment, roster], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(b"tacit roster 1\n" + text.encode()).hexdigest()
@@ -141,10 +136,7 @@ def chunk_sizes(count: int, *, chunk: int = CHUNK) -> tuple[int, ...]:
 
 
 def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], proof: bytes) -> Iterator[bytes]:
-    """A client's report on a round: one signed message per chunk, the proof behind the last.
-
-    Assumes: as many ciphertexts as the chunks take, and a proof of `proof_bytes`; of others every `check_header` refuses.
-    """
+    """A client's report on a round: one signed message per chunk, the proof behind the last."""
     start, chunks = 0, len(context.chunk_sizes)
     for chunk, count in enumerate(context.chunk_sizes):
         body = context.public.to_bytes(ciphertexts[start : start + count]) + (proof if chunk + 1 == chunks else b"")
@@ -177,8 +169,7 @@ def parse(raw: bytes) -> tuple[Header, bytes, bytes]:
 def check_header(context: RoundContext, header: Header, signature: bytes) -> None:
     """Refuses a header that does not belong to this round. Until its signature holds, only the sender's name is looked at.
 
-    Raises: UnknownSender, BadSignature, Replayed (another run or round), ForeignKey, OtherRoster, or Truncated for a chunk
-    that was not agreed: the first that applies, naming the sender.
+    Raises: UnknownSender, BadSignature, Replayed, ForeignKey, OtherRoster, or Truncated: the first that applies, naming the sender.
     """
     who = f"The report of {header.client!r} is refused"
     if header.client not in context.members:
@@ -215,10 +206,10 @@ def check_body(context: RoundContext, header: Header, body: bytes) -> tuple[list
 
 
 class Inbox:
-    """The reports of one round as they come in, for whoever adds them up.
+    """The reports of one round as they come in. A refused message leaves the others as they are.
 
     Guarantee: whoever counts (`complete`), and whose ciphertexts are in `total`, is a member, has sent all its chunks, signed
-    and for this round, and a proof that held. A refused message leaves the others as they are.
+    and for this round, and a proof that held.
     """
 
     def __init__(self, context: RoundContext):
@@ -239,9 +230,8 @@ class Inbox:
             self._proofs[header.client] = proof
 
     def accept_report(self, client: str, messages: Sequence[bytes]) -> None:
-        """Takes the messages of one client's report; if one is refused, none stays. A report that lacks chunks never counts.
-
-        Raises: Duplicate if anything of this client is there, BadSignature for another client's name, and what `accept` raises.
+        """Takes the messages of one client's report, all or none. Raises: Duplicate, BadSignature for another client's name,
+        as `accept`.
         """
         if client in self._chunks:
             raise Duplicate(f"The report of {client!r} is refused: one has been received.")
@@ -257,10 +247,7 @@ class Inbox:
             raise
 
     def settle(self) -> dict[str, MessageRefused]:
-        """Checks the proofs of all complete reports that are new, together; returns the refusals of those that do not hold.
-
-        Guarantee: an honest client is never refused for what another one sent. Whoever is refused is forgotten and may send again.
-        """
+        """Checks the new proofs of complete reports, and forgets whoever's does not hold: returns their refusals."""
         whole = [name for name, chunks in self._chunks.items() if len(chunks) == len(self.context.chunk_sizes)]
         new = [name for name in whole if name not in self._proved]
         refused = unproved(
@@ -285,22 +272,19 @@ class Inbox:
         return sorted(self._proved)
 
     def total(self, *, at_least: int) -> list[mpz]:
-        """Ciphertexts of the sum of all reports that `complete` names, multiplied here. Raises: TooFewReports below `at_least`."""
         clients = self.complete()
         refuse_few(clients, at_least=at_least)
         return self.context.public.add(map(self._row, clients))
 
 
 def refuse_few(clients: Sequence[str], *, at_least: int) -> None:
-    """Refuses a round whose sum would carry less noise than was promised. Raises: TooFewReports."""
     if len(clients) < at_least:
         raise TooFewReports(f"{len(clients)} whole reports arrived and {at_least} are needed: the round is not opened.")
 
 
 def inbox_of(context: RoundContext, messages: Sequence[bytes]) -> Inbox:
-    """The inbox of reports that must all be in order and proved: holders open nothing as soon as one thing is wrong.
-
-    A report that lacks chunks is no error here; it does not count. Raises: the first MessageRefused.
+    """The inbox of reports that must all be in order and proved: holders open nothing as soon as one thing is wrong. A report
+    that lacks chunks is no error here; it does not count. Raises: the first MessageRefused.
     """
     inbox = Inbox(context)
     for raw in messages:
@@ -321,10 +305,7 @@ BUSY_SECONDS = 30  # how long a second opener on the same file waits
 
 
 def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
-    """The member that opens this round: a hash of run and round among the sorted names, so everybody computes the same one.
-
-    Guarantee: never two holders for one round. Whoever names the run can favour a holder: no defence against one that helps it.
-    """
+    """The member that opens this round, which everybody computes alike: never two holders for one round."""
     digest = hashlib.sha256(f"tacit turn {run} {round}".encode()).digest()
     return sorted(turns)[int.from_bytes(digest, "big") % len(turns)]
 
@@ -332,10 +313,9 @@ def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
 class Opener(Generic[T]):
     """Opens at most one sum of a round, of at least `at_least` reports, with `open_with` (a secret key's or a share's).
 
-    Guarantee: before `open_with` is called, run, round, key and a hash of the sum are on disk (SQLite, synchronous=FULL).
-    Another sum of the round is refused from then on, by every process that uses the same file; the same sum is opened again.
-    Assumes: the file is neither deleted nor replaced by an older copy, and nobody else uses the key or share with another file.
-    Raises: BadInput for `at_least` below 2 or a name that is not among the turns, OpeningRefused if the file cannot be kept.
+    Guarantee: before `open_with` is called, run, round, key and a hash of the sum are on disk (SQLite, synchronous=FULL). From
+    then on, another sum of the round is refused by every process that uses the file, which nobody deletes or replaces; the
+    same one is opened.
     """
 
     def __init__(
@@ -361,9 +341,9 @@ class Opener(Generic[T]):
             raise self._unkept(error) from error
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> tuple[T, list[str]]:
-        """Opens the sum of the reports it is shown, and says whose they are. Withstands a server that lies.
+        """Opens the sum of the reports it is shown, and says whose they are. Withstands a server that lies, if `context` is
+        its own knowledge.
 
-        Assumes: `context` is the holder's own knowledge of run, round, key, roster and members, not the server's.
         Raises: MessageRefused, TooFewReports, or OpeningRefused (another sum, another's turn, no disk). Nothing is opened then.
         """
         inbox = inbox_of(context, messages)
@@ -395,9 +375,8 @@ class Opener(Generic[T]):
 
 @dataclass(frozen=True)
 class Opened:
-    """An opened sum: its numbers, whose reports are in it, and what question and answers weigh on the wire.
-
-    `left_out` names holders whose answer was wrong, with the reason, where the others were enough.
+    """An opened sum, whose reports are in it, what question and answers weigh, and which holders answered wrongly, with the
+    reason.
     """
 
     numbers: list[mpz] = field(repr=False)
@@ -408,17 +387,11 @@ class Opened:
 
 
 class Opens(Protocol):
-    """Whoever opens sums for the server, which learns the sum and no single report."""
-
-    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
-        """The sum of these reports, which the server has checked (`Inbox`) and the holders check again. Raises: a TacitError."""
-        ...
+    def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened: ...
 
 
 @dataclass(frozen=True)
 class Alone:
-    """One holder of the whole key, which could read single reports: what it opens is bounded by its `Opener` alone."""
-
     holder: Opener[list[mpz]]
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
@@ -428,8 +401,6 @@ class Alone:
 
 @dataclass(frozen=True)
 class Together:
-    """As many holders of shares as are needed, each with its own `Opener`."""
-
     verification: Verification
     holders: Sequence[Opener[Partial]]
 
@@ -443,7 +414,7 @@ class Together:
 
 
 def numbers_to_bytes(public: PublicKey, numbers: Sequence[mpz]) -> bytes:
-    """Opened numbers for the wire, of one width, with room for n, which stands for what opens to nothing (`SecretKey.open_any`)."""
+    """Opened numbers for the wire, with room for n, which stands for what opens to nothing (`SecretKey.open_any`)."""
     return to_octets(numbers, width=(public.bits + 7) // 8)
 
 

@@ -36,10 +36,7 @@ from tacit.types import Message, Shared
 
 @dataclass(frozen=True)
 class Plain:
-    """Reports that everybody on the way can read: for a server that is trusted to add, and to measure the others by.
-
-    Guarantee: the same sums as `Sealed`, of at least `fewest` reports. Nothing is hidden, signed or proved.
-    """
+    """Reports that everybody on the way can read: the same sums as `Sealed`, to measure the others by."""
 
     lanes: Lanes
     fewest: int
@@ -69,7 +66,6 @@ class PlainSum:
     opened: None = None  # nobody outside is asked
 
     def accept(self, message: Message) -> None:
-        """Adds one client's integers. Raises: MessageRefused, Duplicate, BadInput, GridOverflow; the sum is then as it was."""
         (report,), lanes = _tensors(message, 1), self.seal.lanes
         if message.sender in self.clients:
             raise Duplicate("a second report: the first counts")
@@ -94,9 +90,8 @@ class PlainSum:
 class Sealed:
     """Reports under Paillier, signed: the server multiplies what it cannot read.
 
-    Guarantee: a server without a key learns from a report that its sender took part, and nothing of its integers (IND-CPA); a
-    report counts for one round, once, and only where its sender proved that it knows what it sealed. What is opened is the
-    holders' decision (`reports.Opener`).
+    Guarantee: a server without a key learns from a report that its sender took part (IND-CPA); a report counts for one round,
+    once, and only where its sender proved that it knows what it sealed. What is opened is the holders' decision (`reports.Opener`).
     """
 
     lanes: Lanes
@@ -120,9 +115,8 @@ class Sealed:
         return sum(context.body_bytes(chunk) + LENGTH_BYTES + MOST_HEADER + SIGNATURE_BYTES for chunk in chunks)
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """Packs and seals the integers, proves that the sender knows them, and signs: one tensor of bytes a chunk.
+        """Packs, seals, proves and signs the integers: one tensor of bytes a chunk, whose length depends on lanes and key alone.
 
-        Guarantee: its length depends on lanes and key alone. Calling it twice makes two reports that share no randomiser.
         Raises: GridOverflow, BadInput for another number of integers, KeyError for a client without a signer.
         """
         numbers, context = self.lanes.pack(shared.vector.numpy()), self.context(round)
@@ -137,8 +131,6 @@ class Sealed:
 
 @dataclass
 class SealedSum:
-    """Signed ciphertexts, checked as they come and their proofs together. The opener is shown all messages that hold."""
-
     seal: Sealed
     inbox: Inbox
     messages: dict[str, list[bytes]] = field(default_factory=dict)
@@ -149,7 +141,6 @@ class SealedSum:
         return self.opened.clients if self.opened else self.inbox.complete()
 
     def accept(self, message: Message) -> None:
-        """Takes a client's report, all of it or nothing. Raises: MessageRefused."""
         parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.context.chunk_sizes))]
         self.inbox.accept_report(message.sender, parts)
         self.messages[message.sender] = parts
@@ -161,9 +152,8 @@ class SealedSum:
         return refused
 
     def open(self) -> np.ndarray:
-        """Has the sum opened, and unpacks it for as many reports as the opener says are in it.
-
-        Raises: OpeningRefused where there is nobody to ask, GridOverflow for a sum out of range, and what the opener raises.
+        """Has the sum opened, and unpacks it. Raises: OpeningRefused where there is nobody to ask, GridOverflow, and what the
+        opener raises.
         """
         if self.seal.opener is None:
             raise OpeningRefused("The sum can be opened only where a key is: send the reports to a client.")
@@ -173,10 +163,7 @@ class SealedSum:
 
 
 class Masked:
-    """Reports under masks, all of whose legs one process takes. Raises: BadInput as `Roster`.
-
-    Guarantee: the opened sum is that of `Plain`, to the bit; the protocol is the one that sites run.
-    """
+    """Reports under masks, all of whose legs one process takes. Guarantee: the opened sum is that of `Plain`, to the bit."""
 
     def __init__(self, lanes: Lanes, parties: Sequence[Party], *, at_least: int, colluding: int):
         signing = {one.name: one.signer.public for one in parties}

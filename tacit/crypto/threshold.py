@@ -1,15 +1,14 @@
 """Opening by t of n: no single holder of a share opens anything (the threshold variant of Damgård and Jurik, PKC 2001, s = 1).
 
-A dealer, who is trusted and must forget the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial of degree t -
-1 over the integers modulo n p'q'. Share i answers c with c_i = c^(2 Delta s_i), where Delta is the factorial of the number of
-shares; t answers are joined by Lagrange's coefficients in the exponent. A proof that the exponent is the share's own (Chaum
-and Pedersen, made non-interactive by a hash) comes with every answer, so a wrong one is refused by name. One proof covers all
-ciphertexts of an answer: it is for their product with random 128-bit exponents (Bellare, Garay and Rabin 1998), which is
-sound because the squares modulo n^2 have an order n p'q' without small factors: hence safe primes.
+A dealer, who is trusted and must forget the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial of degree t - 1 over
+the integers modulo n p'q'. Share i answers c with c_i = c^(2 Delta s_i), where Delta is the factorial of the number of shares; t
+answers are joined by Lagrange's coefficients in the exponent. One proof (Chaum and Pedersen, made non-interactive by a hash)
+comes with every answer, for the product of its ciphertexts with random 128-bit exponents (Bellare, Garay and Rabin 1998),
+which is sound because the squares modulo n^2 have an order n p'q' without small factors: hence safe primes.
 
-Guarantee: t - 1 shares say nothing about d; t honest holders can open whatever the others send, because a wrong answer is
-named and left out. More than half of the shares are required (2t > n), because two groups without a common member could open
-two different sums of one round, whose difference may be one update."""
+Guarantee: t - 1 shares say nothing about d, and a wrong answer is named. More than half of the shares are required (2t > n),
+because two
+groups without a common member could open two different sums of one round, whose difference may be one update."""
 
 import hashlib
 import secrets
@@ -33,9 +32,8 @@ HIDING_BITS = 128  # the proof's response is within 2^-128 of saying nothing abo
 
 @dataclass(frozen=True)
 class Verification:
-    """What everybody may know of a split key: v, and v_i = v^(Delta s_i) for every share.
+    """What everybody may know of a split key: v, and v_i = v^(Delta s_i) for every share. Raises: KeyRefused, BadInput.
 
-    Guarantee: the numbers can be those of a split key, which needs more than half of its shares; else KeyRefused or BadInput.
     That they belong to shares of this key is the dealer's word; a holder checks its own share (`Share.genuine`).
     """
 
@@ -58,7 +56,6 @@ class Verification:
 
     @property
     def delta(self) -> int:
-        """The factorial of the number of shares: it makes all denominators of Lagrange's coefficients whole."""
         return factorial(self.of)
 
     @property
@@ -72,7 +69,6 @@ class Verification:
         return b"".join(int(x).to_bytes(width, "big") for x, width in numbers) + self.public.to_bytes(partial.values)
 
     def from_bytes(self, raw: bytes) -> "Partial":
-        """What `to_bytes` wrote. Whether it is right, `refuse_wrong` says. Raises: BadCiphertext."""
         offsets = list(accumulate(self._head, initial=0))
         index, e, z = (mpz(int.from_bytes(raw[start:stop], "big")) for start, stop in pairwise(offsets))
         return Partial(int(index), tuple(self.public.from_bytes(raw[offsets[-1] :])), e, z)
@@ -84,7 +80,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Partial:
-    """One share's answer to a list of ciphertexts, and the proof (e, z) that it is the right one. `refuse_wrong` checks it."""
+    """One share's answer to a list of ciphertexts, and the proof (e, z) that it is the right one."""
 
     index: int
     values: tuple[mpz, ...] = field(repr=False)
@@ -112,7 +108,6 @@ class Share:
         """This share's part of opening, c^(2 Delta s_i) for every ciphertext, with one proof for all. Raises: BadCiphertext.
 
         Guarantee: the proof says nothing about the share beyond its verification key (statistically, within 2^-128).
-        Assumes: whoever calls has decided that this sum may be opened (`reports`): t such answers open whatever was asked.
         """
         public, hidden = self.verification.public, self.verification.delta * self.value
         public.validate(ciphertexts)
@@ -129,9 +124,8 @@ class Share:
 
 
 def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
-    """Splits a safe-prime key into `of` shares of which `threshold` open; fewer say nothing about it. Raises: KeyRefused; BadInput.
-
-    Assumes: the caller hands every share to its owner and forgets them and the key.
+    """Splits a safe-prime key into `of` shares of which `threshold` open; fewer say nothing about it. Raises: KeyRefused;
+    BadInput.
     """
     _check_numbers(threshold, of)
     public = secret.public
@@ -170,9 +164,8 @@ def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial
 
 
 def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: Iterable[Partial]) -> list[mpz]:
-    """The messages, from the answers of at least `threshold` shares, each of which is checked.
-
-    Raises: BadInput for too few answers, WrongShare or BadCiphertext for a wrong one, SumOverflow.
+    """The messages, from the answers of `threshold` shares, each of which is checked. Raises: BadInput, WrongShare,
+    BadCiphertext, SumOverflow.
     """
     answers = {partial.index: partial for partial in partials}
     if len(answers) < verification.threshold:
@@ -183,9 +176,8 @@ def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: It
 
 
 def join(verification: Verification, partials: Iterable[Partial]) -> list[mpz]:
-    """The messages, from the answers of at least `threshold` shares: the first so many by index. Raises: SumOverflow.
-
-    Assumes: `refuse_wrong` let every answer pass. Unchecked, one wrong answer makes every message wrong, and nothing shows it.
+    """The messages, from the first `threshold` answers by index. Raises: SumOverflow. Assumes: `refuse_wrong` let every answer
+    pass, as one wrong answer makes every message wrong, and nothing shows it.
     """
     answers = {partial.index: partial for partial in partials}
     public, delta = verification.public, verification.delta
@@ -221,11 +213,7 @@ def _challenge(public: PublicKey, seed: bytes, *numbers: mpz) -> mpz:
 
 
 def fewest_shares(*, of: int, colluding: int) -> int:
-    """The smallest threshold t with 2t > n + c: two sums of one round then need a common holder who is not among c colluders.
-
-    >>> fewest_shares(of=3, colluding=0), fewest_shares(of=3, colluding=1), fewest_shares(of=20, colluding=1)
-    (2, 3, 11)
-    """
+    """The smallest threshold t with 2t > n + c: two sums of one round need a common holder who is not among c colluders."""
     return (of + colluding) // 2 + 1
 
 

@@ -4,23 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.crypto.paillier import Comb
-from tacit.crypto.proofs import by_buckets, by_squarings, product_of_powers
+from tacit.crypto.proofs import product_of_powers
 
 PAIRS = st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 2**40 - 1)), max_size=40)
 
 
-@given(PAIRS, st.integers(2, 10**9), st.integers(1, 9))
-def test_the_product_is_that_of_single_powers_either_way(pairs, modulus, width):
+@given(PAIRS, st.integers(2, 10**9))
+def test_the_product_is_that_of_single_powers(pairs, modulus):
     expected = mpz(1)
     for base, exponent in pairs:
         expected = expected * powmod(base, exponent, modulus) % modulus
     bases, exponents = [mpz(base) for base, _ in pairs], [exponent for _, exponent in pairs]
-    for found in (
-        product_of_powers(bases, exponents, mpz(modulus), bits=40),
-        by_squarings(bases, exponents, mpz(modulus), bits=40),
-        by_buckets(bases, exponents, mpz(modulus), bits=40, width=width),
-    ):
-        assert found % modulus == expected % modulus
+    assert product_of_powers(bases, exponents, mpz(modulus), bits=40) % modulus == expected % modulus
 
 
 @given(st.integers(1, 10**12), st.integers(0, 2**50 - 1), st.integers(2, 10**9), st.integers(1, 6), st.integers(1, 50))

@@ -50,9 +50,8 @@ Write = asyncio.StreamWriter
 
 
 async def copy(reader: Read, writer: Write, length: int, *, seconds: float) -> None:
-    """Passes on so many bytes, piece by piece, and no more; the slower side sets the pace.
-
-    Raises: EOFError where fewer come; TimeoutError where a piece takes longer than `seconds`.
+    """Passes on so many bytes and no more; the slower side sets the pace. Raises: EOFError for fewer; TimeoutError for a slow
+    piece.
     """
     while length:
         async with asyncio.timeout(seconds):
@@ -74,10 +73,10 @@ class Line:
 
     async def answer(self, to: Write) -> tuple[int, bool]:
         """Passes one answer on. Returns the length of what it grants, 0 for a refusal, and whether the connection lasts.
+        Raises: BadHead (502).
 
-        An error within the SuperLink ("database is locked", 500) goes on as one that passes (503): Flower's nodes end at the first
-        and wait at the second. Raises: BadHead (502) for what is no answer of known length, or none in `ANSWER_SECONDS`; EOFError,
-        TimeoutError or OSError where it breaks off in the middle.
+        An error within the SuperLink (500) goes on as one that passes (503): Flower's nodes end at the first and wait at the
+        second.
         """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -177,9 +176,7 @@ class Gateway:
     """Passes the requests of many connections on to one server.
 
     Guarantee: nothing reaches the server, and no body is read, but POSTs to `PATHS`, signed by a registered key, with a body of
-    known length up to the path's own limit, written anew with the headers of `PASSED` only. It holds one piece of a body at a
-    time, and of each site one request of a path is on its way, or `PIECES_OF_KEY` pieces. Handshakes, heads and pieces of a body
-    have to come in time.
+    known length up to the path's own limit, written anew with the headers of `PASSED` only, in time and piece by piece.
     """
 
     def __init__(self, upstream: Upstream, keys: Keys, context: ssl.SSLContext, account: Account):
@@ -329,11 +326,7 @@ async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path, k
 
 
 def endpoint(text: str) -> tuple[str, int]:
-    """The address and port of "address:port"; IPv6 addresses stand in brackets. Raises: ValueError, also for a host's name.
-
-    >>> endpoint("127.0.0.1:8443"), endpoint("[::1]:8443")
-    (('127.0.0.1', 8443), ('::1', 8443))
-    """
+    """The address and port of "address:port"; IPv6 addresses stand in brackets. Raises: ValueError, also for a host's name."""
     host, _, port = text.rpartition(":")
     return str(ipaddress.ip_address(host.strip("[]"))), int(port)
 

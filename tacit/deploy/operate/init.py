@@ -49,12 +49,8 @@ app = client_app()
 def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: int, trial: bool = False) -> Federation:
     """Makes a federation's folder: certificates, a folder for every site, the Flower app, units and container files, and a README.
 
-    Guarantee: all of it is readable by its owner only, and no name in the experiment becomes code, consent or a path in it. The
-    experiment, which is judged before anything is written, names every site's epsilon; its budget file begins with that and
-    accepts this experiment alone. Assumes: whoever runs it is trusted with all keys.
-
-    Raises: BadInput where the folder is not empty, and as `deployable` and `site_budgets`; BudgetExhausted for a schedule that a
-    site's budget does not pay for.
+    Guarantee: all of it is its owner's only, and no name in the experiment becomes code, consent or a path. The experiment,
+    which is judged before anything is written, names every site's epsilon; its budget file accepts this experiment alone.
     """
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty: choose another folder, or remove it together with its ledgers.")
@@ -98,10 +94,8 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
 
 
 def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment:
-    """The experiment as it is deployed: as many clients as sites, and, unless `trial`, the operating system's noise.
-
-    A threshold that is left out becomes the smallest that holds against `privacy.colluding` sites. Raises: BadInput for what
-    cannot be deployed, and names where rows are dealt out; BadData.
+    """The experiment as it is deployed: as many clients as sites, and, unless `trial`, the operating system's noise. A
+    threshold left out is the smallest that holds against `privacy.colluding` sites. Raises: BadInput, BadData.
     """
     refuse_passed(experiment)
     values = experiment.model_dump(exclude_none=True)
@@ -130,9 +124,6 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
 
 
 def with_public_rows(experiment: Experiment) -> Experiment:
-    """The experiment with its test rows at an absolute path, and its columns listed as they have them. Raises: BadData;
-    BadInput.
-    """
     data = experiment.data
     files = source(data)
     if "test_path" not in data.options():
@@ -150,10 +141,8 @@ def with_public_rows(experiment: Experiment) -> Experiment:
 
 
 def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
-    """Every site's name and the epsilon its budget file begins with; infinity where the experiment names none.
-
-    Raises: BadInput for names that are no plain ASCII words, or stand twice: they become folders, certificates and roster
-    entries.
+    """Every site's name and the epsilon its budget file begins with. Raises: BadInput for names that are no plain ASCII words,
+    or stand twice: they become folders, certificates and roster entries.
     """
     if experiment.data.name not in OWN_FILES:
         _, _, population = clients(experiment)
@@ -214,9 +203,8 @@ def readme(federation: Federation, experiment: Experiment) -> str:
 
 
 def write_services(federation: Federation) -> None:
-    """Writes `services/`, a systemd unit and a container file each, for the server and into every site's folder.
-
-    Guarantee: no file names a place of this machine, and none holds a secret. The commands are those that a person types.
+    """A systemd unit and a container file each, for the server and for every site. Guarantee: none names a place of this
+    machine or a secret.
     """
     name, port = called(federation.name), federation.port
     public = {"publish": f"--publish {port}:{port} ", "expose": f"EXPOSE {port}\n", "about": "README.md"}

@@ -54,10 +54,10 @@ class Finding:
 
 
 def findings(folder: Path) -> Iterator[Finding]:
-    """Everything that was looked at, each as it is found; a folder with `site.toml` is one site's, any other a federation's.
+    """Everything that was looked at, of one site's folder or a federation's. Raises: BadInput for no such folder, or a closed one.
 
     Guarantee: nothing is charged, released or started. A site's rows are read where it accepts the experiment; its server is
-    asked, as anybody could ask, for what it must refuse. Raises: BadInput for no such folder, or a closed one.
+    asked, as anybody could ask, for what it must refuse.
     """
     try:
         of_a_site = (folder / SETTINGS).exists()
@@ -123,10 +123,8 @@ def _version() -> Iterator[Finding]:
 def site_findings(
     folder: Path, *, experiment: Experiment | None, epsilons: Mapping[str, float] | None = None
 ) -> Iterator[Finding]:
-    """A site's budget and what is spent of it, whether it accepts the experiment and pays for its turns in it, and its rows.
-
-    `epsilons` are all sites' budgets, where they are known. What is wrong with rows may quote a cell: it is for the site's own
-    people.
+    """What a site allows and has spent, whether it accepts and can pay for the experiment, and its rows, of which a cell may
+    be quoted.
     """
     name = folder.resolve().name
     try:
@@ -244,9 +242,7 @@ def _server_of(folder: Path) -> Iterator[Finding]:
 
 
 def control_findings(host: str, port: int, *, authority: Path) -> Iterator[Finding]:
-    """Asks a server, as anybody could, for the list of its runs, which it must refuse: else whoever reaches it can start
-    programs.
-    """
+    """Asks a server, as anybody could, for the list of its runs: if it answers, whoever reaches it can start programs."""
     address, request = f"{host}:{port}", Request(f"https://{host}:{port}/v1/control/list-runs", data=b"", method="POST")
     request.add_header("Content-Type", "application/protobuf")
     try:
@@ -280,11 +276,7 @@ def _lasting(path: Path) -> Finding:
 
 
 def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator[Finding]:
-    """What is wrong with the keys of a federation, as far as they are on this machine; else who opens its encrypted sums.
-
-    Looked for: keys that are missing, damaged or of another federation, members that differ between folders, a site's secret at
-    the server, and the whole key at a site where it should be split.
-    """
+    """What is wrong with the keys of a federation, as far as they are on this machine; else who opens its encrypted sums."""
     if experiment is None or experiment.protect.kind != "paillier":
         return
     t, sites, own = experiment.protect.threshold or 1, federation.sites, federation.server / FOLDER
@@ -335,10 +327,8 @@ def _keys_of(folder: Path, name: str, server: Held, *, threshold: int, sites: tu
 
 
 def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
-    """Refuses to start a trial where anything is wrong with the federation. Nothing is started or set aside.
-
-    Raises: BadInput with the first thing that is wrong; BudgetExhausted with every site that has nothing left for another run;
-    RunExists where a run stands in results/ and neither `resume` nor `force` is given.
+    """Refuses to start a trial where anything is wrong with the federation. Raises: BadInput; BudgetExhausted naming every
+    site that cannot pay for another run; RunExists where a run stands in results/ and neither `resume` nor `force` is given.
     """
     results, short = federation.results, [] if resume else short_sites(federation, experiment_of(federation))
     done = finished(results) if not resume and not force else None

@@ -23,10 +23,8 @@ Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 
 
 class Federation(BaseModel):
-    """A federation as `federation.toml` has it, and where it lies: the file names no path, so that a folder can be moved.
-
-    Certificates, the sites' public keys, the SuperLink's database and the logs are in `server`, Flower's own configuration in
-    `home` ($FLWR_HOME). Each folder of `sites/` goes to its site, and need not be here.
+    """A federation as `federation.toml` has it: the file names no path, so that a folder can be moved. `home` is Flower's
+    ($FLWR_HOME).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -120,9 +118,8 @@ def refuse_keyless(site: Path) -> None:
 
 
 def app_digest(app: Path) -> str:
-    """The SHA-256 over the names and contents of the app's files, which name no path: a copied folder has the same.
-
-    Raises: BadInput for a file that is missing, or that is no part of the app; compiled files are left out.
+    """The SHA-256 over the names and contents of the app's files. Raises: BadInput for one that is missing, or no part of the
+    app.
     """
     found = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
     found = {name for name in found if "__pycache__" not in name}

@@ -24,7 +24,6 @@ FOLDER, FILE = 0o700, 0o600  # whatever the umask: a federation's files hold key
 
 @contextlib.contextmanager
 def closed() -> Iterator[None]:
-    """Has what the whole process makes meanwhile be for its owner only."""
     before = os.umask(MASK)
     try:
         yield
@@ -33,9 +32,8 @@ def closed() -> Iterator[None]:
 
 
 def close(folder: Path) -> None:
-    """Takes a folder, and all that is in it, from everybody but its owner. Links are neither changed nor followed.
-
-    Raises: BadInput for what is open and belongs to another user.
+    """Takes a folder, and all that is in it but links, from everybody but its owner. Raises: BadInput for what belongs to
+    another user.
     """
     for root, folders, files in os.walk(folder):
         for path, mode in ((Path(root), FOLDER), *((Path(root, name), FILE) for name in files)):
@@ -86,8 +84,8 @@ def program(name: str) -> str:
 class Processes:
     """Programs that end together. Used as a context: whatever happens inside, none is left over.
 
-    Guarantee: every program leads a session of its own and writes to a log that is for its owner only. Under Linux it ends when
-    this process is gone, even if that was killed. `running` has them by name.
+    Guarantee: every program leads a session of its own and writes to a log that is its owner's. Under Linux it ends with this
+    process.
     """
 
     def __init__(self, *, home: Path):
@@ -119,9 +117,8 @@ class Processes:
         return self.running[name].pid
 
     def call(self, command: Sequence[str | Path], *, seconds: float, cwd: Path | None = None) -> str:
-        """Runs a program to its end and returns what it printed.
-
-        Raises: TacitError with its last words where it fails, or has not ended after `seconds`, and then it is killed.
+        """Runs a program to its end and returns what it printed. Raises: TacitError where it fails, or has not ended after
+        `seconds`.
         """
         name = Path(str(command[0])).name
         try:
@@ -143,10 +140,7 @@ class Processes:
                 raise TacitError(f"{name} ended with code {process.returncode}: {words} (more in {self._logs[name]})")
 
     def stop(self, name: str | None = None) -> None:
-        """Ends one program, or all, the last started first: by SIGTERM, and after `STOP_SECONDS` in all by SIGKILL.
-
-        What they had started in sessions of its own, such as Flower's own children, is killed too, where /proc tells.
-        """
+        """Ends one program, or all, the last started first, and what they had started in sessions of its own, where /proc tells."""
         names = [name] if name else list(reversed(self.running))
         family = [pid for each in names for pid in descendants(self.running[each].pid)]
         for each in names:
@@ -167,7 +161,6 @@ def _stat(pid: int | str) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -181,7 +174,6 @@ def alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and those that they started, where /proc tells."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -217,7 +209,6 @@ def free_port() -> int:
 
 
 def taken(port: int) -> bool:
-    """Whether something listens on a port of this machine, at 127.0.0.1 or at all addresses."""
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -228,7 +219,6 @@ def taken(port: int) -> bool:
 
 
 def reach(host: str, port: int, *, authority: Path, seconds: float = 5.0) -> str | None:
-    """Why a TLS server cannot be reached under an authority's certificate, in words, or None if it can."""
     try:
         context = ssl.create_default_context(cafile=str(authority))
         with (
@@ -252,9 +242,8 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def lock_folder(folder: Path) -> bool:
-    """Locks a site's folder until this process ends. Returns whether an earlier one ran here and is dead; its file holds its
-    inode and the machine's boot, so that a copied folder never takes a process that may be alive for a dead one. Raises:
-    BadInput if it is held.
+    """Locks a site's folder until this process ends. Returns whether an earlier one ran in this very folder, and is dead.
+    Raises: BadInput.
     """
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)  # stays open: closing it would free the lock
     try:
@@ -262,6 +251,7 @@ def lock_folder(folder: Path) -> bool:
     except OSError:
         os.close(file)
         raise BadInput(f"Another process answers for the site in {folder}: stop it first.") from None
+    # its inode and the machine's boot, so that no copied folder takes a process that may be alive for a dead one
     boot = BOOT.read_bytes() if BOOT.exists() else os.urandom(16)
     watermark = boot + str(os.fstat(file).st_ino).encode()
     known = os.pread(file, len(watermark) + 1, 0) == watermark

@@ -142,10 +142,8 @@ class Short:
 
 
 def short_sites(federation: Federation, experiment: Experiment | None) -> list[Short]:
-    """The sites whose folders are here and whose ledgers leave too little for another run of the experiment. Nothing is written.
-
-    Guarantee: whoever is named would be refused by its own site. Where another site's folder cannot be used, the price of a
-    round is not known, and only those are named who have no epsilon at all left, or too little delta for a run.
+    """The sites whose folders are here and whose ledgers leave too little for another run: each would be refused by its own
+    site. Where another site's folder cannot be used, only those are named who have no epsilon at all left, or too little delta.
     """
     if experiment is None or not experiment.privacy.promises:
         return []

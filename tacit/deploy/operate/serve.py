@@ -40,10 +40,9 @@ Observed = Callable[[dict[str, Any]], None]
 
 
 def run_server(folder: Path, *, listen: str | None, tell: Tell) -> None:
-    """Serves until SIGTERM or Ctrl-C, and has ended its programs when it returns or raises.
-
-    `listen` is the gateway's address; left out, all of this machine's, or loopback where sites reach the server as this machine.
-    Raises: BadInput, TacitError with the reason where one of its programs ends or does not start.
+    """Serves until SIGTERM or Ctrl-C, and has ended its programs when it returns or raises. Without `listen` the gateway
+    listens at all of this machine's addresses, or at loopback where sites reach the server as this machine. Raises: BadInput,
+    TacitError.
     """
     federation = open_federation(folder)
     stop_on_term()
@@ -63,10 +62,8 @@ def run_command(federation: Federation) -> str:
 
 
 def start_server(federation: Federation, processes: Processes, *, listen: str = HERE) -> None:
-    """Starts SuperLink and gateway, and waits until both listen.
-
-    Guarantee: the SuperLink listens on loopback only; what sites reach at `listen` is the gateway. Raises: BadInput for a port that
-    is in use, before anything is started; TacitError with the last words of a program that ended.
+    """Starts SuperLink and gateway, and waits until both listen. Guarantee: the SuperLink listens on loopback only. Raises:
+    BadInput for a port that is in use, before anything is started; TacitError.
     """
     for port in (federation.inner_port, federation.port):
         if taken(port):
@@ -123,8 +120,7 @@ def _is_here(host: str) -> bool:
 def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe: Observed) -> dict[str, Any]:
     """Starts server and sites, runs the experiment and returns its summary. Raises: TacitError where the run fails.
 
-    Guarantee: every process has ended when it returns or raises. The way is that of a deployment: TLS, node keys, the gateway, a
-    process for each site; what is charged to their ledgers is charged in earnest. Assumes: nothing is wrong (`refuse_wrong`).
+    Guarantee: every process has ended when it returns or raises. What is charged to sites' ledgers is charged in earnest.
     """
     with Processes(home=federation.home) as processes:
         started = time.monotonic()
@@ -174,10 +170,7 @@ def submit(federation: Federation, processes: Processes, *, resume: bool, force:
 
 
 def follow(federation: Federation, processes: Processes, *, since: float, observe: Observed) -> dict[str, Any]:
-    """Tells every finished round to `observe` and returns the summary. Raises: TacitError with the reason where the run fails.
-
-    `since` is when this server was started: what an earlier one has left in results/ is not its word.
-    """
+    """Tells every finished round to `observe` and returns the summary of a run that began after `since`. Raises: TacitError."""
     results, shown, look = federation.results, 0, time.monotonic() + ASK_SECONDS
     began = time.time() - (time.monotonic() - since)
     while True:
@@ -211,10 +204,7 @@ def _status(results: Path, began: float) -> dict[str, Any]:
 
 
 def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
-    """`tacit deploy up`: checks the federation, runs it on this machine, and prints rounds and summary.
-
-    Of a run that has done all its rounds `resume` prints the summary. Raises: as `refuse_wrong` and `up`; typer.Exit if stopped.
-    """
+    """`tacit deploy up`: checks the federation, runs it on this machine, and prints rounds and summary."""
     if resume and force:
         raise BadInput("--resume goes on with a run and --force starts a new one: use one of them.")
     federation = open_federation(folder)
@@ -243,9 +233,8 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
 
 
 def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
-    """Prints the table, the guarantee, what every site's own ledger says, and where the files are.
-
-    Whatever a site said is text, never markup; where nothing was promised, what one says of its ledger is not believed.
+    """Prints the table, the guarantee, what every site's own ledger says, and where the files are. What a site said is text,
+    never markup; where nothing was promised, what one says of its ledger is not believed.
     """
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, value in facts(summary).items():

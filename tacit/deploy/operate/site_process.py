@@ -34,11 +34,10 @@ T = TypeVar("T")
 
 
 def run_site(folder: Path) -> None:
-    """Joins the server that `site.toml` names, and answers until SIGTERM or Ctrl-C, or until the server does not let it in.
+    """Joins the server that `site.toml` names, and answers until SIGTERM or Ctrl-C. Raises: BadInput, TacitError.
 
     Guarantee: it answers by the code that is installed here; modules beside the folder it was started in are not imported. Its
-    files are for their owner only, one process answers for a folder, and nothing that a message holds ends it. Raises: BadInput for
-    files that cannot be used; TacitError where the server has not let it in for `FORGET_SECONDS`, or has another certificate.
+    files are for their owner only, one process answers for a folder, and nothing that a message holds ends it.
     """
     plugin.only_installed()
     folder = folder.resolve()
