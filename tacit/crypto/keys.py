@@ -225,19 +225,15 @@ def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> li
     paths = [folder / f"share-{share.index}.json" for share in shares]
     for path, share in zip(paths, shares, strict=True):
         save_share(path, share, force=force)
-    return [*paths, save_verification(folder, shares[0].verification, force=force)]
+    public = folder / VERIFICATION_FILE
+    write(public, verification_record(shares[0].verification), mode=PUBLIC, force=force)
+    return [*paths, public]
 
 
 def save_share(path: Path, share: Share, *, force: bool = False) -> None:
     """Writes one share, for its owner alone, with the verification key it belongs to. Raises: BadInput."""
-    record = _verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
+    record = verification_record(share.verification) | {"key_ops": ["share"], "index": share.index}
     write(path, record | {"share": to_text(share.value)}, mode=SECRET, force=force)
-
-
-def save_verification(folder: Path, key: Verification, *, force: bool = False) -> Path:
-    path = folder / VERIFICATION_FILE
-    write(path, _verification_record(key), mode=PUBLIC, force=force)
-    return path
 
 
 def load(path: Path) -> Key:
@@ -277,7 +273,7 @@ def secret_record(key: SecretKey) -> dict[str, Any]:
     return record | {"pub": public_record(key.public)} | short
 
 
-def _verification_record(key: Verification) -> dict[str, Any]:
+def verification_record(key: Verification) -> dict[str, Any]:
     record = {"kty": "DAJ", "key_ops": ["verify"], "pub": public_record(key.public), "kid": key.public.id}
     numbers = {"v": to_text(key.v), "keys": [to_text(k) for k in key.keys]}
     return record | {"threshold": key.threshold, "of": key.of} | numbers
@@ -293,17 +289,14 @@ def _parse(record: dict[str, Any]) -> Key:
         short = record.get("tacit", {}).get("short")
         pair = (from_text(short[0]), from_text(short[1])) if short else None
         return SecretKey(public, from_text(record["p"]), from_text(record["q"]), pair)
+    for name in ("threshold", "index"):
+        if type(number := record.get(name, 0)) is not int:
+            raise TypeError(f"{number!r:.40} in the place of a whole number")
     keys = tuple(from_text(text) for text in record["keys"])
-    verification = Verification(public, _integer(record["threshold"]), from_text(record["v"]), keys)
+    verification = Verification(public, record["threshold"], from_text(record["v"]), keys)
     if "share" not in record:
         return verification
-    return Share(verification, _integer(record["index"]), from_text(record["share"]))
-
-
-def _integer(number: Any) -> int:
-    if type(number) is not int:
-        raise TypeError(f"{number!r:.40} in the place of a whole number")
-    return number
+    return Share(verification, record["index"], from_text(record["share"]))
 
 
 def _public(record: dict[str, Any]) -> PublicKey:

@@ -150,16 +150,10 @@ class Party:
         return _private(self._seed(attempt, PAIRS)).public_key().public_bytes_raw()
 
     def _shares(self, attempt: Attempt) -> list[tuple[int, int]]:
-        of, threshold = len(attempt.roster.names), attempt.roster.threshold
-        own, key = (
-            shared(
-                self._seed(attempt, kind),
-                of=of,
-                threshold=threshold,
-                secret=_derived(self.secret, "polynomial", kind, *attempt.label),
-            )
-            for kind in KINDS
-        )
+        numbers = {"of": len(attempt.roster.names), "threshold": attempt.roster.threshold}
+        polynomials = (_derived(self.secret, "polynomial", kind, *attempt.label) for kind in KINDS)
+        seeds = (self._seed(attempt, kind) for kind in KINDS)
+        own, key = (shared(seed, secret=secret, **numbers) for seed, secret in zip(seeds, polynomials, strict=True))
         return list(zip(own, key, strict=True))
 
     def _box(self, attempt: Attempt, sender: str, receiver: str) -> ChaCha20Poly1305:
@@ -209,9 +203,8 @@ class Party:
         try:
             content = self._box(attempt, *where).decrypt(NONCE, one.envelopes[self.name], attempt.bound(*where))
         except (InvalidTag, KeyError) as error:
-            raise MessageRefused(
-                f"The shares that {one.sender!r} sent cannot be read: they were altered or are for another attempt."
-            ) from error
+            why = "cannot be read: they were altered or are for another attempt"
+            raise MessageRefused(f"The shares that {one.sender!r} sent {why}.") from error
         if len(content) != 2 * SHARE_BYTES:
             raise MessageRefused(f"The shares that {one.sender!r} sent have another length.")
         own, key = (int.from_bytes(part, "big") % PRIME for part in (content[:SHARE_BYTES], content[SHARE_BYTES:]))
@@ -242,13 +235,11 @@ class Joined:
         if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(self.setups):
             raise Refused("The list of survivors names a client twice, or one that does not take part in this attempt.")
         if self.party.name not in survivors:
-            raise Refused(
-                "The list of survivors does not name this client: it helps to open no sum that lacks its report."
-            )
+            why = "it helps to open no sum that lacks its report"
+            raise Refused(f"The list of survivors does not name this client: {why}.")
         if len(survivors) < fewest:
-            raise Refused(
-                f"The list has {len(survivors)} survivors, and a sum needs {fewest}: it would carry too little noise."
-            )
+            why = "it would carry too little noise"
+            raise Refused(f"The list has {len(survivors)} survivors, and a sum needs {fewest}: {why}.")
         return self.attempt.survivors(self.model, self.setups, survivors)
 
     def agree(self, survivors: Sequence[str]) -> bytes:
@@ -263,9 +254,8 @@ class Joined:
         signed = [name for name in survivors if name in signatures]
         good = sum(verified(roster.signing, name, content, signatures[name]) for name in signed)
         if good < roster.threshold:
-            raise Refused(
-                f"{good} survivors signed this list, and {roster.threshold} must before anything is unmasked."
-            )
+            need = f"{roster.threshold} must before anything is unmasked"
+            raise Refused(f"{good} survivors signed this list, and {need}.")
         return {name: self.shares[name][0 if name in survivors else 1] for name in self.setups}
 
 

@@ -181,7 +181,9 @@ class PublicKey:
             raise KeyRefused(f"The key's n is not a product of two odd primes: {AGAIN}.")
         if gcd(_primorial() % n, n) != 1:
             raise KeyRefused(f"The key's n has a factor below 2^20, so it can be factored: {AGAIN}.")
-        if any(_near(n, a * b) for a, b in RATIOS):
+        # 4abn is a difference of two squares that is found in a few steps where n has factors in a ratio near a/b
+        tries = ((4 * a * b * n, gmpy2.isqrt(4 * a * b * n) + step) for a, b in RATIOS for step in range(1, STEPS + 1))
+        if any(gmpy2.is_square(root**2 - target) for target, root in tries):
             raise KeyRefused(f"The key's n was made of primes that are close to each other or to a fraction: {AGAIN}.")
         if h_s is None:
             if self.shape == "short-exponent":
@@ -272,13 +274,6 @@ class PublicKey:
 @cache
 def _primorial() -> mpz:
     return gmpy2.primorial(SMALL)
-
-
-def _near(n: mpz, k: int) -> bool:
-    # whether 4kn is a difference of two squares, found in a few steps: then n has factors in a ratio near a/b, ab = k
-    target = 4 * k * n
-    root = gmpy2.isqrt(target)
-    return any(gmpy2.is_square((root + step) ** 2 - target) for step in range(1, STEPS + 1))
 
 
 def best_window(bits: int, *, count: int, element_bytes: int) -> int:
@@ -408,9 +403,8 @@ class SecretKey:
         for p, p_squared, exponent, inverse in self._halves:
             u, rest = divmod(gmpy2.powmod(c, exponent, p_squared) - 1, p)
             if rest:  # only a short exponent can fail to remove what it was not made for
-                raise BadCiphertext(
-                    "A ciphertext was not sealed with this key's h_s: use the public key file as it is."
-                )
+                why = "use the public key file as it is"
+                raise BadCiphertext(f"A ciphertext was not sealed with this key's h_s: {why}.")
             parts.append(u * inverse % p)
         m_p, m_q = parts
         return m_p + self.p * ((m_q - m_p) * gmpy2.invert(self.p, self.q) % self.q)

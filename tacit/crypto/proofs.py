@@ -235,17 +235,13 @@ def balanced(public: PublicKey, equations: Sequence[Equation], weights: Sequence
     else:
         hidden = comb(public).power(mpz(sum(w * z for w, z in zip(weights, z2, strict=True))))
     left = (1 + z1 * public.n) * hidden % public.n_squared
-    right = _committed(public, equations, weights)
-    return left in (right, public.n_squared - right)
-
-
-def _committed(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> mpz:
-    # prod_i (A_i prod_j c_ij^(e_ij))^(w_i): in one step, or report by report first
-    modulus, bits = public.n_squared, COEFFICIENT_BITS
+    modulus, bits = public.n_squared, COEFFICIENT_BITS  # right = prod_i (A_i prod_j c_ij^(e_ij))^(w_i)
     if max(len(one.ciphertexts) for one in equations) <= FEW:
         bases = [base for one in equations for base in (one.commitment, *one.ciphertexts)]
         exponents = [w * e for w, one in zip(weights, equations, strict=True) for e in (1, *one.coefficients)]
-        return product_of_powers(bases, exponents, modulus, bits=2 * bits)
-    inner = (product_of_powers(one.ciphertexts, one.coefficients, modulus, bits=bits) for one in equations)
-    bases = [one.commitment * product % modulus for one, product in zip(equations, inner, strict=True)]
-    return product_of_powers(bases, weights, modulus, bits=bits)
+        right = product_of_powers(bases, exponents, modulus, bits=2 * bits)
+    else:
+        inner = (product_of_powers(one.ciphertexts, one.coefficients, modulus, bits=bits) for one in equations)
+        bases = [one.commitment * product % modulus for one, product in zip(equations, inner, strict=True)]
+        right = product_of_powers(bases, weights, modulus, bits=bits)
+    return left in (right, modulus - right)

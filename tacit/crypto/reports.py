@@ -189,22 +189,6 @@ def check_header(context: RoundContext, header: Header, signature: bytes) -> Non
         raise Truncated(f"{who}: chunk {header.chunk} of {header.chunks} has {header.size} bytes.")
 
 
-def check_body(context: RoundContext, header: Header, body: bytes) -> tuple[list[mpz], bytes]:
-    """The ciphertexts of a chunk, each a unit modulo n^2, and behind those of the last the proof. Raises: Truncated, BadSignature,
-    BadCiphertext. Assumes: `check_header` has let the header pass.
-    """
-    who = f"The report of {header.client!r} is refused"
-    if len(body) != header.size:
-        raise Truncated(f"{who}: {len(body)} of {header.size} bytes arrived.")
-    if hashlib.sha256(body).hexdigest() != header.sha256:
-        raise BadSignature(f"{who}: its ciphertexts were altered.")
-    end = context.chunk_sizes[header.chunk] * context.public.ciphertext_bytes
-    try:
-        return context.public.from_bytes(body[:end]), body[end:]
-    except BadCiphertext as error:
-        raise BadCiphertext(f"{who}: {str(error)[0].lower()}{str(error)[1:]}") from error
-
-
 class Inbox:
     """The reports of one round as they come in. A refused message leaves the others as they are.
 
@@ -220,14 +204,23 @@ class Inbox:
 
     def accept(self, raw: bytes) -> None:
         """Takes one message, in any order; `settle` checks its proof. Raises: MessageRefused, also for a chunk that is there."""
-        header, signature, body = parse(raw)
-        check_header(self.context, header, signature)
-        if header.chunk in self._chunks.get(header.client, {}):
-            raise Duplicate(f"The report of {header.client!r} is refused: chunk {header.chunk} has been received.")
-        ciphertexts, proof = check_body(self.context, header, body)
-        self._chunks.setdefault(header.client, {})[header.chunk] = ciphertexts
-        if proof:
-            self._proofs[header.client] = proof
+        context, (header, signature, body) = self.context, parse(raw)
+        check_header(context, header, signature)
+        who, own = f"The report of {header.client!r} is refused", self._chunks.get(header.client, {})
+        if header.chunk in own:
+            raise Duplicate(f"{who}: chunk {header.chunk} has been received.")
+        if len(body) != header.size:
+            raise Truncated(f"{who}: {len(body)} of {header.size} bytes arrived.")
+        if hashlib.sha256(body).hexdigest() != header.sha256:
+            raise BadSignature(f"{who}: its ciphertexts were altered.")
+        end = context.chunk_sizes[header.chunk] * context.public.ciphertext_bytes
+        try:
+            own[header.chunk] = context.public.from_bytes(body[:end])
+        except BadCiphertext as error:
+            raise BadCiphertext(f"{who}: {str(error)[0].lower()}{str(error)[1:]}") from error
+        self._chunks[header.client] = own
+        if body[end:]:
+            self._proofs[header.client] = body[end:]
 
     def accept_report(self, client: str, messages: Sequence[bytes]) -> None:
         """Takes the messages of one client's report, all or none. Raises: Duplicate, BadSignature for another client's name,

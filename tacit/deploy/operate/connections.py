@@ -213,7 +213,10 @@ class Account:
         """Counts a request's body. Raises: BadHead (413) beyond `TIMES` honest answers."""
         if path not in STORING:
             return
-        stored, most = self._stored.get(key, 0) + length, TIMES * self._answer_bytes()
+        answer = LEAST_BYTES
+        with contextlib.suppress(OSError, ValueError):
+            answer = max(answer, int(self._file.read_text("ascii")))
+        stored, most = self._stored.get(key, 0) + length, TIMES * answer
         if stored > most:
             raise BadHead(413, f"it has stored more than {most} bytes since it was asked")
         self._stored[key] = stored
@@ -221,11 +224,6 @@ class Account:
     def handed(self, key: str, path: bytes, length: int) -> None:
         if path == ASKED and length:
             self._stored.pop(key, None)
-
-    def _answer_bytes(self) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return max(LEAST_BYTES, int(self._file.read_text("ascii")))
-        return LEAST_BYTES
 
 
 def announce(folder: Path, most: int) -> None:

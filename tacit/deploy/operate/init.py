@@ -83,7 +83,14 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
             file.write(f'server = "{federation.address}"\n')
     if experiment.protect.kind == "paillier":
         make_keys(experiment, server, {site: federation.site(site) for site in limits})
-    _write_app(federation, experiment)
+    package, words = federation.app / "tacit_app", {"version": tacit.__version__, "name": called(federation.name)}
+    package.mkdir(parents=True)
+    text = template("pyproject.txt", sites=",".join(federation.sites), **words)
+    (federation.app / "pyproject.toml").write_text(text, "utf-8")
+    (package / "__init__.py").write_text(f'"""{words["name"]}, by Tacit."""\n', "utf-8")
+    (package / "server_app.py").write_text(SERVER, "utf-8")
+    (package / "client_app.py").write_text(CLIENT, "utf-8")
+    (package / "experiment.toml").write_text(experiment.toml(), "utf-8")
     federation = federation.model_copy(update={"app_sha256": app_digest(federation.app)})
     (folder / FILE).write_text(dumps(federation.model_dump(mode="json")), "utf-8")
     federation.write_flower()
@@ -115,29 +122,23 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
     chosen = Experiment(**values)
     refuse_undeployable(chosen)
     refuse_threshold(chosen, clients=count)
-    chosen = with_public_rows(chosen) if chosen.data.name in OWN_FILES else chosen
+    options = chosen.data.options()
+    if chosen.data.name in OWN_FILES and "test_path" in options:  # it, and the columns that its rows have, are pinned
+        pinned = {"test_path": str(Path(str(options["test_path"])).expanduser().resolve())}
+        files = source(chosen.data)
+        columns = {}
+        if isinstance(files, csv):  # so that everybody reads the same ones in the same order
+            tests = listing(files.test_path, key="data.test_path")
+            columns["columns"] = list(feature_columns(tests[0], files))
+        values = chosen.model_dump(exclude_none=True)
+        chosen = Experiment(**values | {"data": values["data"] | pinned | columns})
+    elif chosen.data.name in OWN_FILES:
+        refuse_unpinned(chosen)
     if chosen.data.name in OWN_FILES or shares(chosen):
         rows = public_rows(chosen)
         judged_by(chosen, rows)
         columns_asked(chosen, rows)
     return chosen
-
-
-def with_public_rows(experiment: Experiment) -> Experiment:
-    data = experiment.data
-    files = source(data)
-    if "test_path" not in data.options():
-        refuse_unpinned(experiment)
-        return experiment
-    path = {"test_path": str(Path(str(data.options()["test_path"])).expanduser().resolve())}
-    columns = {}
-    if isinstance(
-        files, csv
-    ):  # as the public test rows have them, so that everybody reads the same ones in the same order
-        tests = listing(files.test_path, key="data.test_path")
-        columns["columns"] = list(feature_columns(tests[0], files))
-    values = experiment.model_dump(exclude_none=True)
-    return Experiment(**values | {"data": values["data"] | path | columns})
 
 
 def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
@@ -162,18 +163,6 @@ def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
 
 def _plain(name: str) -> bool:
     return bool(name) and name.replace("-", "").replace("_", "").isalnum() and name.isascii()
-
-
-def _write_app(federation: Federation, experiment: Experiment) -> None:
-    package = federation.app / "tacit_app"
-    package.mkdir(parents=True)
-    words = {"version": tacit.__version__, "name": called(federation.name)}
-    text = template("pyproject.txt", sites=",".join(federation.sites), **words)
-    (federation.app / "pyproject.toml").write_text(text, "utf-8")
-    (package / "__init__.py").write_text(f'"""{words["name"]}, by Tacit."""\n', "utf-8")
-    (package / "server_app.py").write_text(SERVER, "utf-8")
-    (package / "client_app.py").write_text(CLIENT, "utf-8")
-    (package / "experiment.toml").write_text(experiment.toml(), "utf-8")
 
 
 def template(name: str, /, **words: object) -> str:

@@ -152,7 +152,6 @@ def site_findings(
         costs = f"for at most epsilon {shown(share * min(limits.epsilon, proposed(experiment, name)))}, {PAID[SIDES[query]]}"
         how = costs if getattr(kind_of(experiment).plans, "priced", True) else "without noise"
         yield Finding(f"{name}: is asked once, beside training, for {WORDS[query]}, {how}")
-    yield from _caught(f"{name}: ", _weights(folder, experiment, settings))
     yield from _caught(f"{name}: ", _rows(folder, experiment, settings))
 
 
@@ -183,13 +182,10 @@ def _to_list(folder: Path, experiment: Experiment | None) -> str:
     )
 
 
-def _weights(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> Iterator[Finding]:
+def _rows(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> Iterator[Finding]:
     if "path" in experiment.model.options():
         own_model(experiment, path=own_path("model", folder, settings))
         yield Finding(f"{settings['name']}: the model's weights are in {settings['model']}")
-
-
-def _rows(folder: Path, experiment: Experiment, settings: dict[str, Any]) -> Iterator[Finding]:
     if experiment.data.name not in OWN_FILES or "examples" in settings:
         return
     rows, *held = read_rows(folder, experiment, settings, local=None)
@@ -300,16 +296,17 @@ def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator
 
 def own_keys(folder: Path) -> Iterator[Finding]:
     """The same for one site, which knows only its own folder: whether its keys belong together, and how many sites open."""
-    return _caught("", _own_keys(folder / FOLDER, folder))
-
-
-def _own_keys(own: Path, folder: Path) -> Iterator[Finding]:
+    own = folder / FOLDER
     if not own.is_dir():
         return
-    split = any((own / file).exists() for file in (keys.SHARE_FILE, keys.VERIFICATION_FILE))
-    t = keys.load_as(keys.Verification, own / keys.VERIFICATION_FILE).threshold if split else 1
-    members = keys.load_members(own)
-    held = load_keys(own, threshold=t, sites=members, site=str(read_settings(folder)["name"]))
+    try:
+        split = any((own / file).exists() for file in (keys.SHARE_FILE, keys.VERIFICATION_FILE))
+        t = keys.load_as(keys.Verification, own / keys.VERIFICATION_FILE).threshold if split else 1
+        members = keys.load_members(own)
+        held = load_keys(own, threshold=t, sites=members, site=str(read_settings(folder)["name"]))
+    except (TacitError, OSError, ValueError) as error:
+        yield _wrong(f"{error}")
+        return
     share = f"A share of the key: {t} of {held.verification.of} sites open" if held.verification else ""
     yield Finding(f"{share or 'The whole key of all sites'}, key {held.public.id}, {len(members)} members")
 

@@ -45,9 +45,13 @@ def run_server(folder: Path, *, listen: str | None, tell: Tell) -> None:
     TacitError.
     """
     federation = open_federation(folder)
+    try:
+        here = ipaddress.ip_address(federation.host).is_loopback
+    except ValueError:
+        here = federation.host == "localhost"
     stop_on_term()
     with Processes(home=federation.home) as processes:
-        start_server(federation, processes, listen=listen or (HERE if _is_here(federation.host) else "0.0.0.0"))
+        start_server(federation, processes, listen=listen or (HERE if here else "0.0.0.0"))
         register(federation, processes)
         tell(f"The server is up at {federation.address}, for {', '.join(federation.sites)}. Ctrl-C stops it.")
         tell(f"Run the experiment from here: {run_command(federation)}")
@@ -108,13 +112,6 @@ def register(federation: Federation, processes: Processes) -> None:
 
 def _keys(federation: Federation) -> list[str]:
     return [f"{name}={federation.key(name)}" for name in federation.sites]
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe: Observed) -> dict[str, Any]:

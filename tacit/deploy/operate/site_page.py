@@ -166,19 +166,13 @@ def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
     by = found.get("metrics")
     if not isinstance(by, dict) or not 0 < len(by) <= MOST_METRICS:
         raise BadInput(f"Its metrics are not a table of at most {MOST_METRICS}.")
-    told = [[wire.text(key, what="A metric"), _values(one)] for key, one in by.items()]
-    return {
-        "rows": wire.whole(found.get("rows"), what="Its rows", most=MOST_ROWS),
-        "metrics": [[metrics.words(key), *(values or [None, None])] for key, values in told],
-    }
-
-
-def _values(one: object) -> list[list[Any]] | None:
-    if not isinstance(one, dict):
-        raise BadInput("A metric is no table.")
-    if "own" not in one:
-        return None
-    return [[_measured(one.get(name), name) for name in names] for names in (MODELS, GAPS)]
+    measured = []
+    for key, one in by.items():
+        if not isinstance(one, dict):
+            raise BadInput("A metric is no table.")
+        values = [[_measured(one.get(name), name) for name in names] for names in (MODELS, GAPS) if "own" in one]
+        measured.append([metrics.words(wire.text(key, what="A metric")), *(values or [None, None])])
+    return {"rows": wire.whole(found.get("rows"), what="Its rows", most=MOST_ROWS), "metrics": measured}
 
 
 def _measured(one: object, name: str) -> list[Any]:

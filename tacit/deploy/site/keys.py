@@ -55,7 +55,8 @@ def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> N
     for folder in (server, *sites.values()):
         keys.write(folder / FOLDER / keys.PUBLIC_FILE, keys.public_record(key.public), mode=keys.PUBLIC)
         if shares:
-            keys.save_verification(folder / FOLDER, shares[0].verification)
+            public = keys.verification_record(shares[0].verification)
+            keys.write(folder / FOLDER / keys.VERIFICATION_FILE, public, mode=keys.PUBLIC)
     for name, folder in sites.items():
         if shares:
             keys.save_share(folder / FOLDER / keys.SHARE_FILE, shares[share_number(sites, name) - 1])
