@@ -54,16 +54,34 @@ def hospitals(written, tmp_path, monkeypatch):
     return tmp_path
 
 
-def make(*options):
-    words = ["deploy", "init", "federation", "--sites", ",".join(NAMES), "--experiment", "hospitals.toml", *options]
+def make(*settings, trial=False, rows=True):
+    words = ["deploy", "init", "federation", "--sites", ",".join(NAMES), "--experiment", "hospitals.toml"]
+    words += [part for setting in settings for part in ("--set", setting)] + ["--trial"] * trial
     done = CliRunner().invoke(app, [*words, "--address", f"127.0.0.1:{free_port()}"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return open_federation(Path("federation"))
-
-
-def put_rows(federation):
-    for name in NAMES:
+    federation = open_federation(Path("federation"))
+    for name in NAMES if rows else ():
         (federation.site(name) / "records.csv").write_bytes(Path(f"records/{name}.csv").read_bytes())
+    return federation
+
+
+@pytest.fixture(scope="module")
+def ran_once(written, tmp_path_factory):
+    """A federation whose one round is over. Do not change it."""
+    place = shutil.copytree(written, tmp_path_factory.mktemp("ran"), dirs_exist_ok=True)
+    (place / "hospitals.toml").write_text((ROOT / "examples/hospitals/hospitals.toml").read_text())
+    with pytest.MonkeyPatch.context() as there:
+        there.chdir(place)
+        federation = make("train.rounds=1")
+        return place, deployed(federation)
+
+
+@pytest.fixture
+def ran(ran_once, tmp_path, monkeypatch):
+    """A copy of it, in the working directory."""
+    place, _ = ran_once
+    monkeypatch.chdir(shutil.copytree(place, tmp_path, dirs_exist_ok=True))
+    return open_federation(Path("federation"))
 
 
 def deployed(federation, **call):
@@ -83,10 +101,8 @@ def said(federation, name="coast"):
 
 
 def test_hospitals_train_under_the_simulators_guarantee_and_spend_their_own_epsilons(hospitals, monkeypatch):
-    federation = make("--trial", "--set", "train.rounds=3")
-    put_rows(federation)
-    settings = ("train.rounds=3",)
-    simulated = tacit.run(Experiment.load("hospitals.toml", settings), out="simulated", page=False)
+    federation = make("train.rounds=3", trial=True)
+    simulated = tacit.run(Experiment.load("hospitals.toml", ("train.rounds=3",)), out="simulated", page=False)
     monkeypatch.chdir("/")  # the server and the sites have other working directories than whoever ran init
     history = deployed(federation)
     assert history.summary["test_accuracy"] > 0.6
@@ -100,12 +116,15 @@ def test_hospitals_train_under_the_simulators_guarantee_and_spend_their_own_epsi
         (kept,) = (federation.site(name) / "runs").glob("*/model-common")
         assert same_model(kept, history.out)
         assert tacit.load(kept).encoder == tacit.load(history.out).encoder
+    words = ["predict", history.out, hospitals / "public-test.csv", "--out", hospitals / "predictions.csv"]
+    done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    assert f"Accuracy {history.summary['test_accuracy']:.4f}, loss {history.summary['test_loss']:.4f}" in done.stderr
+    assert len((hospitals / "predictions.csv").read_text().splitlines()) == 1 + 149
 
 
 def test_hospitals_hold_rows_out_and_say_with_noise_how_the_model_does_on_them(hospitals):
     held = ("train.rounds=3", "data.held_out=0.3", "metric.choose=auroc", "task.kind=binary")
-    federation = make("--trial", *(part for setting in held for part in ("--set", setting)))
-    put_rows(federation)
+    federation = make(*held, trial=True)
     told = deployed(federation).summary["at_clients"]
     simulated = build(Experiment.load("hospitals.toml", held)).population
     roster = json.loads((federation.results / "sites.json").read_text())
@@ -123,27 +142,12 @@ def test_hospitals_hold_rows_out_and_say_with_noise_how_the_model_does_on_them(h
 
 
 def test_hospitals_without_any_public_row_train_and_know_what_they_say_themselves(hospitals):
-    text = (
-        Path("hospitals.toml")
-        .read_text()
-        .replace(
-            'test_path = "public-test.csv"',
-            'test_share = 0\nheld_out = 0.3\ncolumns = ["radius", "texture", "smoothness", "concave_points"]',
-        )
-    )
-    Path("hospitals.toml").write_text(text)
+    columns = 'columns = ["radius", "texture", "smoothness", "concave_points"]'
+    changed = ('test_path = "public-test.csv"', f"test_share = 0\nheld_out = 0.3\n{columns}")
+    Path("hospitals.toml").write_text(Path("hospitals.toml").read_text().replace(*changed))
     os.remove("public-test.csv")
-    federation = make(
-        "--set",
-        "train.rounds=3",
-        "--set",
-        'privacy.stats=["radius", "diagnosis"]',
-        "--set",
-        "privacy.query_shares={stats = 0.5}",
-        "--set",
-        "privacy.epsilon=8.0",
-    )
-    put_rows(federation)
+    asked = ('privacy.stats=["radius", "diagnosis"]', "privacy.query_shares={stats = 0.5}", "privacy.epsilon=8.0")
+    federation = make("train.rounds=3", *asked)
     history = deployed(federation)
     for record in history.rounds:
         observer(Experiment.load("hospitals.toml"))(record)  # as `up` and the server say it
@@ -158,40 +162,37 @@ def test_hospitals_without_any_public_row_train_and_know_what_they_say_themselve
     assert radius["mean"]["value"] == pytest.approx(14, abs=5)
     ending(history)
     assert "not known: there are no public test rows" in json.dumps(run_page(read(history.out)))
-    predicted = tacit.load(history.out).predict(
-        {"radius": [14.0], "texture": [20.0], "smoothness": [0.1], "concave_points": [0.05]}
-    )
+    row = {"radius": [14.0], "texture": [20.0], "smoothness": [0.1], "concave_points": [0.05]}
+    predicted = tacit.load(history.out).predict(row)
     assert predicted.labels[0] in ("benign", "malignant")
 
 
+FILE = 'test_path = "public-test.csv"'
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("settings", "changed", "message"),
     [
-        (
-            'test_path = "public-test.csv"',
-            "held_out = 0.3",
-            "or, where nobody has public rows",
-        ),
-        ('test_path = "public-test.csv"', "test_share = 0", "list them in data.columns"),
-        ('test_path = "public-test.csv"', 'test_path = "public-test.csv"\nheld_out = 1.5', "held_out"),
+        ((), "held_out = 0.3", "or, where nobody has public rows"),
+        ((), "test_share = 0", "list them in data.columns"),
+        ((), f"{FILE}\nheld_out = 1.5", "held_out"),
+        ((), 'test_path = "missing.csv"', "missing.csv does not exist"),
+        (("data.held_out=0.3", "metric.choose=brier"), FILE, "cannot be asked for brier"),
+        (('data.classes="from-data"',), FILE, "declare them"),
+        (('data.columns=["radius"]',), FILE, "leaves out 'texture'"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_before_anything_is_made(hospitals, old, new, message):
-    Path("hospitals.toml").write_text(Path("hospitals.toml").read_text().replace(old, new))
+def test_what_sites_cannot_be_asked_or_would_read_differently_is_refused_before_anything_is_made(
+    hospitals, settings, changed, message
+):
+    Path("hospitals.toml").write_text(Path("hospitals.toml").read_text().replace(FILE, changed))
     with pytest.raises(BadInput, match=message):
-        make()
-    assert not Path("federation").exists()
-
-
-def test_a_metric_that_sites_cannot_be_asked_for_is_refused_before_anything_is_made(hospitals):
-    with pytest.raises(BadInput, match="cannot be asked for brier"):
-        make("--set", "data.held_out=0.3", "--set", "metric.choose=brier")
+        make(*settings)
     assert not Path("federation").exists()
 
 
 def test_columns_in_another_order_are_the_same_rows(hospitals):
-    federation = make("--trial", "--set", "train.rounds=2")
-    put_rows(federation)
+    federation = make("train.rounds=2", trial=True)
     first = deployed(federation)
     path = federation.site("coast") / "records.csv"
     rows = [line.split(",") for line in path.read_text().splitlines()]
@@ -203,36 +204,28 @@ def test_columns_in_another_order_are_the_same_rows(hospitals):
     assert same_model(deployed(federation, force=True).out, first.out.with_name("results.1"))
 
 
-def test_a_sites_folder_can_move_and_its_ledger_goes_on(hospitals):
-    federation = make("--trial", "--set", "train.rounds=2")
-    put_rows(federation)
-    deployed(federation)
-    Path("federation").rename("moved")
+def test_a_sites_folder_can_move_and_its_ledger_goes_on(ran):
+    ran.folder.rename("moved")
     moved = open_federation(Path("moved"))
     with pytest.raises(TacitError, match=r"does not agree to the run: The site's budget .* is used up"):
         deployed(moved, force=True)
-    texts = "\n".join(finding.text for finding in check.findings(moved.folder))
-    assert re.search(
-        r"coast: epsilon 3, delta 1e-05 per record \((2\.9\d\d|3\.000) spent, (2\.9\d\d|3\.000) sealed\)", texts
-    ), texts
+    spent = r"coast: epsilon 3, delta 1e-05 per record \((2\.9\d\d|3\.000) spent, (2\.9\d\d|3\.000) sealed\)"
+    assert any(re.search(spent, finding.text) for finding in check.findings(moved.folder))
 
 
-def test_the_site_keeps_its_own_promise_in_words(hospitals):
-    federation = make("--set", "train.rounds=1")
-    put_rows(federation)
-    deployed(federation)
-    (kept,) = federation.site("coast").glob("runs/*/promise.txt")
+def test_the_site_keeps_its_own_promise_in_words(ran):
+    (kept,) = ran.site("coast").glob("runs/*/promise.txt")
     promise = kept.read_text()
     assert promise.startswith("For coast, record-level differential privacy: to add or remove one record of one client")
     assert "the server, the other clients and everybody who sees updates or models can observe" in promise
     assert "the epsilon of the whole run is at most 3.000" in promise
-    assert any(promise.strip() in text for text in said(federation))
-    shown = CliRunner().invoke(app, ["ledger", str(federation.site("coast"))])
+    assert any(promise.strip() in text for text in said(ran))
+    shown = CliRunner().invoke(app, ["ledger", str(ran.site("coast"))])
     assert "For coast, record-level differential privacy" in " ".join(shown.output.split())
 
 
-def test_a_wrong_folder_is_answered_with_the_right_ones(hospitals):
-    federation = make()
+def test_a_wrong_folder_is_answered_with_the_right_ones_and_rows_that_are_not_there_yet_are_found(hospitals):
+    federation = make(rows=False)
     for place, words in (
         ("federation/sites/cost", "the sites here are coast, north, valley"),
         ("nowhere", "make one with `tacit deploy init nowhere`"),
@@ -245,22 +238,14 @@ def test_a_wrong_folder_is_answered_with_the_right_ones(hospitals):
         read_settings(federation.folder)
     with pytest.raises(TacitError, match=r"There is no ledger at .*: look at .*coast, .*north, .*valley"):
         find(federation.folder)
-
-
-def test_rows_that_are_not_there_yet_are_found_at_the_federation_and_at_the_site(hospitals):
-    federation = make()
     missing = wrong(federation.folder)
     assert len(missing) == 3
     assert all("records.csv does not exist: put the rows there" in text for text in missing)
     assert any("does not exist" in text for text in wrong(federation.site("north")))
-    put_rows(federation)
-    assert wrong(federation.folder) == []
-    assert any("north: 220 rows in records.csv" in finding.text for finding in check.findings(federation.folder))
 
 
 def test_a_check_says_who_pays_for_what_is_asked_and_how_many_rows_are_held_out(hospitals):
-    federation = make("--set", "data.held_out=0.3", "--set", 'privacy.stats=["radius"]')
-    put_rows(federation)
+    federation = make("data.held_out=0.3", 'privacy.stats=["radius"]')
     site = federation.site("north")
     settings = (site / "site.toml").read_text()
     texts = [finding.text for finding in check.findings(federation.folder)]
@@ -279,8 +264,7 @@ def test_a_check_says_who_pays_for_what_is_asked_and_how_many_rows_are_held_out(
 
 def test_a_check_of_an_experiment_without_privacy_says_that_counts_have_no_noise(hospitals):
     plain = ("privacy.kind=none", "aggregate.rule=mean", "data.held_out=0.3")
-    federation = make("--trial", *(part for setting in plain for part in ("--set", setting)))
-    put_rows(federation)
+    federation = make(*plain, trial=True)
     asked = "north: is asked once, beside training, for results on the rows of data.held_out, without noise"
     assert asked in [finding.text for finding in check.findings(federation.folder)]
 
@@ -299,7 +283,6 @@ def test_a_check_of_an_experiment_without_privacy_says_that_counts_have_no_noise
 )
 def test_a_broken_file_is_named_at_the_site_and_never_to_the_server(hospitals, old, new, words):
     federation = make()
-    put_rows(federation)
     path = federation.site("coast") / "records.csv"
     path.write_text(new if old is None else path.read_text().replace(old, new))
     (found,) = wrong(federation.folder)
@@ -315,57 +298,41 @@ def test_a_broken_file_is_named_at_the_site_and_never_to_the_server(hospitals, o
     assert any(words in text and str(path) in text for text in said(federation))
 
 
-def test_values_beyond_their_range_are_clamped_and_the_site_is_told(hospitals):
-    federation = make("--set", "train.rounds=1")
-    put_rows(federation)
+def test_values_beyond_their_range_are_clamped_and_the_site_alone_is_told_and_what_it_answered(hospitals, caplog):
+    federation = make("train.rounds=1")
     path = federation.site("coast") / "records.csv"
     path.write_text(path.read_text() + "4000,20,0.1,0.1,benign\n")
     note = "clamped 1 value of 'radius' into its declared range [5, 40]"
     assert wrong(federation.folder) == []
     assert any(note in finding.text for finding in check.findings(federation.folder))
-    history = deployed(federation)
+    with caplog.at_level("INFO", logger="tacit.deploy.site"):
+        history = deployed(federation)
     assert any(note in text for text in said(federation))
     assert note not in json.dumps(history.summary)
-
-
-def test_public_rows_that_cannot_be_read_are_refused_before_anything_is_made(hospitals):
-    (hospitals / "public-test.csv").unlink()
-    with pytest.raises(BadInput, match=r"public-test.csv does not exist"):
-        make()
-    assert not Path("federation").exists()
-
-
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [('data.classes="from-data"', "declare them"), ('data.columns=["radius"]', "leaves out 'texture'")],
-)
-def test_what_sites_would_read_differently_is_refused(hospitals, setting, words):
-    with pytest.raises(BadInput, match=words):
-        make("--set", setting)
+    assert "answered: Takes part in hospitals with 220 rows." in caplog.messages
+    for words in ("answered: Agreed: 1 rounds, 10 parameters, epsilon 3 in all", "answered round 1: Trained; epsilon"):
+        assert any(line.startswith(words) for line in caplog.messages)
 
 
 def test_a_server_that_does_not_say_the_columns_is_refused(hospitals):
     federation = make()
-    put_rows(federation)
     path = federation.app / "tacit_app" / "experiment.toml"
     path.write_text(re.sub(r"(?m)^columns = .*\n", "", path.read_text()))
     with pytest.raises(BadInput, match=r"list them in data.columns"):
         deployed(federation)
 
 
-def test_check_says_what_a_run_in_the_results_means(hospitals):
-    federation = make("--set", "train.rounds=1")
-    put_rows(federation)
-    texts = lambda: "\n".join(finding.text for finding in check.findings(federation.folder))  # noqa: E731
-    assert "results" not in texts()
-    history = deployed(federation)
-    assert (
-        "holds a run that is finished (1 rounds); a new one is refused while north, coast, valley cannot pay" in texts()
-    )
+def test_check_says_what_a_run_in_the_results_means_and_up_says_how_to_have_another(ran):
+    texts = lambda: "\n".join(finding.text for finding in check.findings(ran.folder))  # noqa: E731
+    finished_run = "holds a run that is finished (1 rounds); "
+    assert f"{finished_run}a new one is refused while north, coast, valley cannot pay" in texts()
     assert "--force" not in texts()
-    allow_more(federation, *NAMES)
-    assert "holds a run that is finished (1 rounds); `up --force` sets it aside" in texts()
-    (history.out / "summary.json").unlink()
+    allow_more(ran, *NAMES)
+    assert f"{finished_run}`up --force` sets it aside" in texts()
+    with pytest.raises(RunExists, match=r"is finished .*results are in .*`--force` sets it aside"):
+        check.refuse_wrong(ran, resume=False, force=False)
+    check.refuse_wrong(ran, resume=False, force=True)
+    (ran.results / "summary.json").unlink()
     assert "holds a run that is not finished (1 rounds); `up --resume` goes on with it" in texts()
 
 
@@ -377,28 +344,23 @@ def allow_more(federation, *names):
         path.write_text(re.sub(r"(?m)^epsilon = (\S+)", lambda found: f"epsilon = {2 * float(found[1])}", changed))
 
 
-def test_check_names_every_site_with_nothing_left_and_the_file_that_allows_more(hospitals):
-    federation = make("--set", "train.rounds=1")
-    put_rows(federation)
-    assert not any("does not pay for another run" in finding.text for finding in check.findings(federation.folder))
-    deployed(federation)
-    allow_more(federation, "valley")
-    found = [finding for finding in check.findings(federation.folder) if "does not pay for another run" in finding.text]
+def test_check_names_every_site_with_nothing_left_and_the_file_that_allows_more(ran):
+    allow_more(ran, "valley")
+    found = [finding for finding in check.findings(ran.folder) if "does not pay for another run" in finding.text]
     assert [finding.text.partition(":")[0] for finding in found] == ["north", "coast"]
     assert all(finding.note and not finding.wrong for finding in found)  # the run that spent it stands in results/
     for name, finding in zip(("north", "coast"), found, strict=True):
-        assert str(federation.site(name) / "budget.toml") in finding.text
+        assert str(ran.site(name) / "budget.toml") in finding.text
         assert "a larger delta in" in finding.text
     shown = CliRunner().invoke(app, ["deploy", "check", "federation"])
     assert "note   north: its budget does not pay for another run" in shown.output
     assert shown.exit_code == 0
-    federation.results.rename("elsewhere")
-    assert [text.partition(":")[0] for text in wrong(federation.folder)] == ["north", "coast"]
+    ran.results.rename("elsewhere")
+    assert [text.partition(":")[0] for text in wrong(ran.folder)] == ["north", "coast"]
 
 
 def test_a_site_that_is_said_to_have_nothing_left_is_one_that_refuses_the_run(hospitals):
-    federation = make("--set", "train.rounds=1", "--set", "privacy.delta_share=0.5")
-    put_rows(federation)
+    federation = make("train.rounds=1", "privacy.delta_share=0.5")
     deployed(federation)  # half of delta is left, and epsilon is not
     experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
     assert {one.site: one.keys for one in short_sites(federation, experiment)} == dict.fromkeys(NAMES, ("epsilon",))
@@ -410,8 +372,7 @@ def test_a_site_that_is_said_to_have_nothing_left_is_one_that_refuses_the_run(ho
 
 def test_where_a_run_is_paid_for_as_a_whole_a_site_that_could_pay_for_a_part_of_it_is_named(hospitals):
     central = ("privacy.kind=central", "privacy.epsilon=2", "privacy.delta_share=0.5", "aggregate.rule=mean")
-    federation = make("--trial", *(part for one in (*central, "train.rounds=2") for part in ("--set", one)))
-    put_rows(federation)
+    federation = make(*(*central, "train.rounds=2"), trial=True)
     deployed(federation)
     experiment = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
     for name in NAMES:
@@ -423,47 +384,30 @@ def test_where_a_run_is_paid_for_as_a_whole_a_site_that_could_pay_for_a_part_of_
 
 
 @pytest.mark.parametrize("options", [(), ("--force",)])
-def test_up_leaves_a_finished_run_where_it_is_when_sites_cannot_pay_for_another(hospitals, options):
-    federation = make("--set", "train.rounds=1")
-    put_rows(federation)
-    before = deployed(federation).out
-    kept = {path.name: path.read_bytes() for path in before.iterdir() if path.is_file()}
+def test_up_leaves_a_finished_run_where_it_is_when_sites_cannot_pay_for_another(ran, options):
+    kept = {path.name: path.read_bytes() for path in ran.results.iterdir() if path.is_file()}
     refused = CliRunner().invoke(app, ["deploy", "up", "federation", *options])
     assert isinstance(refused.exception, BudgetExhausted if options else RunExists)
     text = str(refused.exception)
     assert "another run is refused while north, coast and valley cannot pay for it: `tacit deploy check " in text
     assert len(text.split()) < 50
     assert "--force" not in text
-    assert options or f"The run is finished (1 rounds), and its results are in {federation.results}" in text
-    assert {path.name: path.read_bytes() for path in before.iterdir() if path.is_file()} == kept
+    assert options or f"The run is finished (1 rounds), and its results are in {ran.results}" in text
+    assert {path.name: path.read_bytes() for path in ran.results.iterdir() if path.is_file()} == kept
     assert not Path("federation/results.1").exists()
-    assert not (federation.server / "superlink.log").exists()
+    assert not (ran.server / "superlink.log").exists()
 
 
-def test_up_on_a_finished_run_that_can_be_had_again_says_how(hospitals):
-    federation = make("--set", "train.rounds=1")
-    put_rows(federation)
-    deployed(federation)
-    allow_more(federation, *NAMES)
-    with pytest.raises(RunExists, match=r"is finished .*results are in .*`--force` sets it aside"):
-        check.refuse_wrong(federation, resume=False, force=False)
-    check.refuse_wrong(federation, resume=False, force=True)
-
-
-def test_resuming_a_finished_deployment_starts_nothing_and_shows_it(hospitals):
-    federation = make("--set", "train.rounds=1")
-    put_rows(federation)
-    deployed(federation)
+def test_resuming_a_finished_deployment_starts_nothing_and_shows_it(ran):
     done = CliRunner().invoke(app, ["deploy", "up", "federation", "--resume"], catch_exceptions=False)
     assert done.exit_code == 0
     assert "The run is finished, so nothing was started" in done.output
     assert "ledger of coast" in done.output
-    assert not (federation.server / "superlink.log").exists()
+    assert not (ran.server / "superlink.log").exists()
 
 
 def test_a_site_whose_folder_was_given_away_stays_known_to_the_server(hospitals):
     federation = make()
-    put_rows(federation)
     federation.site("coast").rename(hospitals / "given")
     assert federation.public_key("coast").read_bytes() == (hospitals / "given" / "node.pub").read_bytes()
     assert wrong(federation.folder) == []
@@ -471,48 +415,23 @@ def test_a_site_whose_folder_was_given_away_stays_known_to_the_server(hospitals)
         check.refuse_wrong(federation, resume=False, force=False)
 
 
-def test_the_server_says_every_round_and_where_the_page_is(hospitals, capsys):
-    federation = make("--set", "train.rounds=2")
-    put_rows(federation)
+def test_the_server_says_every_round_and_where_the_page_is(ran, ran_once, capsys):
     spent = {"epsilon_tightest": 0.25, "epsilon_loosest": 2.0}
-    chosen = Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    chosen = Experiment.load(ran.app / "tacit_app" / "experiment.toml")
     observer(chosen)({"round": 0, "accuracy": 0.5, "answered": 2, "cohort": 3} | spent)
-    ending(deployed(federation))
+    ending(ran_once[1])
     lines = capsys.readouterr().out
-    assert (
-        "round 1/2  accuracy 0.500  epsilon per record 0.250 to 2.000 (all runs of its ledger)  2 of 3 sites" in lines
-    )
-    assert f"report: {federation.results / 'report.html'}" in lines
+    told = "round 1/1  accuracy 0.500  epsilon per record 0.250 to 2.000 (all runs of its ledger)  2 of 3 sites"
+    assert told in lines
+    assert f"report: {ran_once[1].out / 'report.html'}" in lines
     assert "add or remove one record of one client" in lines
-    found = run_page(read(federation.results))
+    found = run_page(read(ran.results))
     assert [max(curve["epsilon"]) > 0.9 for curve in found["curves"]] == [True] * 3
     assert found["clients"]["sizes"] == [220, 130, 70]
     assert found["labels"] is None  # the server knows no site's labels
     with pytest.raises(RunExists) as refusal:
-        deployed(federation)
+        deployed(ran)
     assert "use --run-config 'resume=true' to go on" in in_flowers_words(refusal.value)
-
-
-def test_a_site_says_what_it_answers_to_whoever_listens(hospitals, caplog):
-    federation = make("--set", "train.rounds=1")
-    put_rows(federation)
-    with caplog.at_level("INFO", logger="tacit.deploy.site"):
-        deployed(federation)
-    assert "answered: Takes part in hospitals with 220 rows." in caplog.messages
-    assert any(
-        line.startswith("answered: Agreed: 1 rounds, 10 parameters, epsilon 3 in all") for line in caplog.messages
-    )
-    assert any(line.startswith("answered round 1: Trained; epsilon spent") for line in caplog.messages)
-
-
-def test_the_model_of_a_deployment_predicts_the_public_rows_as_it_was_tested(hospitals):
-    federation = make("--trial", "--set", "train.rounds=2")
-    put_rows(federation)
-    history = deployed(federation)
-    words = ["predict", str(federation.results), "public-test.csv", "--out", "predictions.csv"]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert f"Accuracy {history.summary['test_accuracy']:.4f}, loss {history.summary['test_loss']:.4f}" in done.stderr
-    assert len(Path("predictions.csv").read_text().splitlines()) == 1 + 149
 
 
 @pytest.mark.faults
@@ -539,8 +458,7 @@ def test_the_walk_through_of_the_documentation_works_as_it_is_written(tmp_path):
 
 
 def test_a_damaged_summary_is_a_finding_and_not_a_traceback(hospitals):
-    federation = make("--trial", "--set", "train.rounds=1", "--set", 'privacy.stats=["diagnosis"]')
-    put_rows(federation)
+    federation = make("train.rounds=1", 'privacy.stats=["diagnosis"]', trial=True)
     history = deployed(federation)
     console = Console(record=True, width=200, file=io.StringIO())
     closing(history.summary, federation.results, console)
