@@ -74,24 +74,14 @@ def take_all(inbox, messages):
     return [*refused, *inbox.settle().values()]
 
 
-def test_reports_add_up(ordinary, context, report):
+def test_reports_add_up_in_any_order_once_their_proofs_are_checked(ordinary, context, report):
     inbox = Inbox(context)
-    for name in NAMES:
-        for raw in report(name):
-            inbox.accept(raw)
+    for raw in [raw for name in NAMES for raw in report(name)][::-1]:
+        inbox.accept(raw)
     assert inbox.complete() == []  # nobody counts before the proofs are checked
     assert inbox.settle() == {}
     assert inbox.complete() == sorted(NAMES)
     assert ordinary.open(inbox.total(at_least=3)) == [3 * m for m in MESSAGES]
-
-
-def test_the_order_of_messages_does_not_matter(ordinary, context, report):
-    inbox = Inbox(context)
-    assert take_all(inbox, [raw for name in NAMES for raw in report(name)][::-1]) == []
-    assert ordinary.open(inbox.total(at_least=3)) == [3 * m for m in MESSAGES]
-
-
-def test_chunks_cover_everything():
     assert chunk_sizes(5, chunk=2) == (2, 2, 1)
     assert sum(chunk_sizes(7919)) == 7919
 
@@ -146,17 +136,14 @@ def test_a_stranger_and_a_member_in_anothers_name_are_refused(context, report, s
 
 
 def test_a_second_message_for_a_place_is_refused(ordinary, context, report):
-    inbox = Inbox(context)
-    first, again = report(), report()
+    inbox, first = Inbox(context), report()
     for raw in first:
         inbox.accept(raw)
-    for raw in (first[0], again[0]):
-        with pytest.raises(Duplicate, match="'north'"):
-            inbox.accept(raw)
-    assert inbox.settle() == {}
-    for raw in (first[0], again[0]):
-        with pytest.raises(Duplicate, match="'north'"):
-            inbox.accept(raw)
+    for _ in range(2):  # before and after the proofs are checked
+        for raw in (first[0], report()[0]):
+            with pytest.raises(Duplicate, match="'north'"):
+                inbox.accept(raw)
+        assert inbox.settle() == {}
     assert inbox.complete() == ["north"]
     assert ordinary.open(inbox.total(at_least=1)) == list(MESSAGES)
 
@@ -193,21 +180,15 @@ def test_headers_in_another_form_are_refused(context, report, signers):
         assert isinstance(refusal(context, signed), BadSignature)
 
 
-def test_a_client_with_a_missing_chunk_does_not_count(context, report):
-    inbox = Inbox(context)
-    refused = take_all(inbox, [*report("north"), *report("coast")[:-1]])
-    assert refused == []
+def test_a_round_goes_on_without_what_is_refused_or_missing(ordinary, context, report):
+    inbox, bad = Inbox(context), bytearray(report("valley")[0])
+    bad[-1] ^= 1
+    (refused,) = take_all(inbox, [*report("north"), bytes(bad), *report("coast")[:-1]])
+    assert isinstance(refused, BadSignature)
     assert inbox.complete() == ["north"]
     with pytest.raises(TooFewReports, match="1 whole reports arrived and 2 are needed"):
         inbox.total(at_least=2)
-
-
-def test_a_round_goes_on_without_what_is_refused(ordinary, context, report):
-    inbox, bad = Inbox(context), bytearray(report("valley")[0])
-    bad[-1] ^= 1
-    (refused,) = take_all(inbox, [*report("north"), bytes(bad), *report("coast")])
-    assert isinstance(refused, BadSignature)
-    assert ordinary.open(inbox.total(at_least=2)) == [2 * m for m in MESSAGES]
+    assert ordinary.open(inbox.total(at_least=1)) == list(MESSAGES)
 
 
 def test_the_signature_covers_every_field_of_the_header(report, context):

@@ -8,16 +8,16 @@ from dataclasses import replace
 import phe
 import phe.command_line
 import pytest
+from click.testing import CliRunner
 from gmpy2 import mpz
 from phe.util import base64_to_int, int_to_base64
 
 from tacit.crypto import keys
-from tacit.crypto import keys as files
 from tacit.crypto.keys import generate
 from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.reports import verified
 from tacit.crypto.threshold import deal
-from tacit.errors import BadCiphertext, BadInput, KeyRefused
+from tacit.errors import BadInput, KeyRefused
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +31,23 @@ def legal_short():
     return generate(bits=2048, shape="short-exponent")
 
 
-def test_a_key_comes_back_from_its_files(tmp_path, legal, legal_short):
-    for number, key in enumerate((legal, legal_short)):
-        secret, public = keys.save(tmp_path / str(number), key)
+def test_a_key_comes_back_from_its_files_which_are_their_owners_alone_whatever_the_umask(tmp_path, legal, legal_short):
+    before = os.umask(0)
+    try:
+        places = [(key, *keys.save(tmp_path / key.public.shape, key)) for key in (legal, legal_short)]
+    finally:
+        os.umask(before)
+    for key, secret, public in places:
         assert keys.load_as(keys.SecretKey, secret) == key
         assert keys.load_as(keys.PublicKey, public) == key.public
         assert keys.load_as(keys.PublicKey, public).id == key.public.id
-
-
-def test_a_secret_file_is_its_owners_alone_whatever_the_umask(tmp_path, legal):
-    before = os.umask(0)
-    try:
-        secret, public = keys.save(tmp_path, legal)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    assert stat.S_IMODE(public.stat().st_mode) == 0o644
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["public.json", "secret.json"]
-    assert str(legal.p) not in public.read_text()
-    assert int_to_base64(int(legal.p)) not in public.read_text()
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        assert stat.S_IMODE(public.stat().st_mode) == 0o644
+        assert sorted(path.name for path in secret.parent.iterdir()) == ["public.json", "secret.json"]
+        assert str(key.p) not in public.read_text()
+        assert int_to_base64(int(key.p)) not in public.read_text()
+        with pytest.raises(KeyRefused, match="does not hold a secret key"):
+            keys.load_as(keys.SecretKey, public)
 
 
 def test_a_secret_file_never_exists_with_wider_permissions(tmp_path, legal, monkeypatch):
@@ -63,10 +61,10 @@ def test_a_secret_file_never_exists_with_wider_permissions(tmp_path, legal, monk
     opened = []
     real = os.open
     monkeypatch.setattr(
-        files.os, "open", lambda path, flags, mode=0o777: opened.append((flags, mode)) or real(path, flags, mode)
+        keys.os, "open", lambda path, flags, mode=0o777: opened.append((flags, mode)) or real(path, flags, mode)
     )
-    monkeypatch.setattr(files.os, "link", watch)
-    files.write(tmp_path / "k.json", {"p": 1}, mode=files.SECRET)
+    monkeypatch.setattr(keys.os, "link", watch)
+    keys.write(tmp_path / "k.json", {"p": 1}, mode=keys.SECRET)
     assert modes == [0o600]
     assert opened[0][1] == 0o600
     assert opened[0][0] & os.O_EXCL
@@ -98,56 +96,33 @@ def test_a_place_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / ("x" * 300), tmp_path / "file" / "k.json"):
         with pytest.raises(BadInput, match="choose another folder"):
-            files.write(place, {}, mode=files.SECRET)
+            keys.write(place, {}, mode=keys.SECRET)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_files_that_hold_no_key_are_refused(tmp_path, legal):
-    path = tmp_path / "k.json"
-    public = keys.public_record(legal.public)
-    secret = keys.secret_record(legal)
+def test_files_that_hold_no_key_are_refused(tmp_path, legal, ordinary):
+    path, public, secret = tmp_path / "k.json", keys.public_record(legal.public), keys.secret_record(legal)
     other = dict(secret, p=int_to_base64(int(legal.p) + 2))
-    for content in (
-        "",
-        "[]",
-        "{",
-        '{"kty": "RSA"}',
-        json.dumps(public | {"n": 5}),
-        json.dumps(public | {"alg": "x"}),
-        json.dumps(other),
-    ):
+    crafted = (public | {"n": 5}, public | {"alg": "x"}, public | {"n": public["n"] + "!"}, other)
+    for content in ("", "[]", "{", '{"kty": "RSA"}', *map(json.dumps, crafted)):
         path.write_text(content)
         path.chmod(0o600)
         with pytest.raises(KeyRefused):
             keys.load(path)
     with pytest.raises(KeyRefused, match="is missing"):
         keys.load(tmp_path / "missing.json")
-
-
-def test_a_character_that_is_no_base64url_is_refused_and_not_passed_over(tmp_path, legal):
-    for text in ("AQ!AB", "AQ\nAB", "AQ AB", "A"):
-        with pytest.raises(ValueError):
-            files.bytes_from_text(text)
-    assert files.bytes_from_text("-_8=") == files.bytes_from_text("-_8") == b"\xfb\xff"
-    public = keys.public_record(legal.public)
-    path = tmp_path / "k.json"
-    path.write_text(json.dumps(public | {"n": public["n"] + "!"}))
-    with pytest.raises(KeyRefused, match="lacks or garbles"):
-        keys.load(path)
-
-
-def test_a_small_key_in_a_file_is_refused(tmp_path, ordinary):
-    _, public = keys.save(tmp_path, ordinary)
     with pytest.raises(KeyRefused, match="512 bits"):
-        keys.load(public)
+        keys.load(keys.save(tmp_path, ordinary)[1])
+    for text in ("AQ!AB", "AQ\nAB", "AQ AB", "A"):  # what is no base64url is not passed over
+        with pytest.raises(ValueError):
+            keys.bytes_from_text(text)
+    assert keys.bytes_from_text("-_8=") == keys.bytes_from_text("-_8") == b"\xfb\xff"
 
 
 def test_a_server_cannot_be_given_a_secret_key_by_mistake(tmp_path, legal):
-    secret, public = keys.save(tmp_path, legal)
+    secret, _ = keys.save(tmp_path, legal)
     with pytest.raises(KeyRefused, match="does not hold a public key"):
         keys.load_as(keys.PublicKey, secret)
-    with pytest.raises(KeyRefused, match="does not hold a secret key"):
-        keys.load_as(keys.SecretKey, public)
 
 
 def test_shares_come_back_from_their_files(tmp_path, safe, monkeypatch):
@@ -157,15 +132,15 @@ def test_shares_come_back_from_their_files(tmp_path, safe, monkeypatch):
     monkeypatch.setattr(keys, "PublicKey", lambda *words: PublicKey(*words[:3], least_bits=512))
     assert [keys.load_as(keys.Share, place) for place in places] == shares
     assert keys.load_as(keys.Verification, public) == shares[0].verification
-    assert files.to_text(shares[0].value) not in public.read_text()
+    assert keys.to_text(shares[0].value) not in public.read_text()
     places[0].chmod(0o644)
     with pytest.raises(KeyRefused, match="can be read by others"):
         keys.load(places[0])
 
 
 def test_python_paillier_reads_our_files_and_opens_our_ciphertexts(tmp_path, legal, legal_short):
-    for number, key in enumerate((legal, legal_short)):
-        secret, public = keys.save(tmp_path / str(number), key)
+    for key in (legal, legal_short):
+        secret, public = keys.save(tmp_path / key.public.shape, key)
         record = json.loads(secret.read_text())
         theirs = phe.command_line.load_public_key(json.loads(public.read_text()))
         opener = phe.PaillierPrivateKey(theirs, base64_to_int(record["p"]), base64_to_int(record["q"]))
@@ -174,29 +149,16 @@ def test_python_paillier_reads_our_files_and_opens_our_ciphertexts(tmp_path, leg
         assert [opener.raw_decrypt(int(c)) for c in ours] == messages
         total = key.public.add([ours, ours])
         assert [opener.raw_decrypt(int(c)) for c in total] == [2 * m for m in messages]
-
-
-def test_pheutil_itself_opens_what_we_seal(tmp_path, legal):
-    from click.testing import CliRunner
-
-    secret, _ = keys.save(tmp_path, legal)
-    (c,) = legal.public.seal([41], Randomisers(legal.public, expected=1, workers=1))
-    (tmp_path / "c.json").write_text(json.dumps({"v": str(c), "e": 0}))
+    (tmp_path / "c.json").write_text(json.dumps({"v": str(ours[1]), "e": 0}))
     done = CliRunner().invoke(phe.command_line.cli, ["decrypt", str(secret), str(tmp_path / "c.json")])
     assert done.exit_code == 0, done
-    assert "41" in done.output
+    assert "1" in done.output
 
 
 def test_we_open_what_python_paillier_seals_with_its_own_key(tmp_path):
     public, secret = phe.generate_paillier_keypair(n_length=2048)
     record = {"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["encrypt"], "n": int_to_base64(public.n), "kid": "theirs"}
-    own = {
-        "kty": "DAJ",
-        "key_ops": ["decrypt"],
-        "p": int_to_base64(secret.p),
-        "q": int_to_base64(secret.q),
-        "kid": "theirs",
-    }
+    own = {"kty": "DAJ", "key_ops": ["decrypt"], "p": int_to_base64(secret.p), "q": int_to_base64(secret.q)}
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps(own | {"pub": record}))
     path.chmod(0o600)
@@ -207,12 +169,6 @@ def test_we_open_what_python_paillier_seals_with_its_own_key(tmp_path):
     assert key.open([mpz(public.raw_encrypt(m)) for m in messages]) == messages
     ours = key.public.seal(messages, Randomisers(key.public, workers=1))
     assert [secret.raw_decrypt(int(c)) for c in ours] == messages
-
-
-def test_a_short_key_says_why_it_does_not_open_python_pailliers(legal_short):
-    theirs = phe.PaillierPublicKey(int(legal_short.public.n)).raw_encrypt(5)
-    with pytest.raises(BadCiphertext, match="h_s"):
-        legal_short.open([mpz(theirs)])
 
 
 def test_the_key_id_covers_everything(legal, legal_short):

@@ -49,46 +49,33 @@ def test_a_full_sum_at_the_edge_of_its_lanes_neither_carries_nor_overflows(edge)
     assert lanes.unpack(total, reports=128).tolist() == [edge * 255 * 128] * 7
 
 
-def test_one_step_beyond_the_edge_is_refused_before_it_is_sent():
-    lanes = Lanes(count=2, reach=10, reports=4, plaintext_bits=64)
-    for value in (11, -11):
-        with pytest.raises(GridOverflow, match="ends at 10"):
-            lanes.pack([0, value])
+@pytest.mark.parametrize(
+    ("lanes", "values", "error", "message"),
+    [
+        ((2, 10, 4, 64), [0, 11], GridOverflow, "ends at 10"),
+        ((2, 10, 4, 64), [0, -11], GridOverflow, "ends at 10"),
+        ((3, 10, 4, 14), [1, 2], BadInput, "3 integers"),
+        ((3, 10**6, 100, 20), [0, 0, 0], BadInput, "do not fit"),
+    ],
+)
+def test_what_does_not_fit_its_lanes_is_refused_before_it_is_sent(lanes, values, error, message):
+    with pytest.raises(error, match=message):
+        Lanes(*lanes).pack(values)
 
 
-def test_a_lane_out_of_range_after_opening_raises():
+def test_a_sum_that_no_reports_have_is_refused_after_opening():
     lanes = Lanes(count=3, reach=10, reports=4, plaintext_bits=64)
     (number,) = lanes.pack([0, 0, 0])
-    with pytest.raises(GridOverflow, match="out of its range"):
-        lanes.unpack([number + (11 << lanes.width)], reports=1)  # 21 > 2 * 10
-    with pytest.raises(GridOverflow, match="out of its range"):
-        lanes.unpack([number + (1 << 3 * lanes.width)], reports=1)  # beyond the last value
-    with pytest.raises(GridOverflow, match="larger than its lanes"):
-        lanes.unpack([1 << 64], reports=1)
-    with pytest.raises(GridOverflow, match="larger than its lanes"):
-        lanes.unpack([-1], reports=1)
-
-
-def test_more_reports_than_the_lanes_were_made_for_are_refused():
-    lanes = Lanes(count=1, reach=10, reports=4, plaintext_bits=64)
-    for reports in (0, 5):
-        with pytest.raises(GridOverflow, match="at most 4"):
-            lanes.unpack(lanes.pack([0]), reports=reports)
-
-
-def test_vectors_of_another_size_are_refused():
-    lanes = Lanes(count=3, reach=10, reports=4, plaintext_bits=14)
-    with pytest.raises(BadInput, match="3 integers"):
-        lanes.pack([1, 2])
-    with pytest.raises(BadInput, match="2 numbers"):
-        lanes.unpack([1], reports=1)
-
-
-def test_lanes_that_do_not_fit_are_refused():
-    with pytest.raises(BadInput, match="do not fit"):
-        Lanes(count=3, reach=10**6, reports=100, plaintext_bits=20)
-
-
-def test_numbers_of_another_kind_of_integer_are_taken():
-    lanes = Lanes(count=3, reach=10, reports=4, plaintext_bits=64)
+    for opened, reports, message in (
+        ([number + (11 << lanes.width)], 1, "out of its range"),  # 21 > 2 * 10
+        ([number + (1 << 3 * lanes.width)], 1, "out of its range"),  # beyond the last value
+        ([1 << 64], 1, "larger than its lanes"),
+        ([-1], 1, "larger than its lanes"),
+        ([number], 0, "at most 4"),
+        ([number], 5, "at most 4"),
+    ):
+        with pytest.raises(GridOverflow, match=message):
+            lanes.unpack(opened, reports=reports)
+    with pytest.raises(BadInput, match="1 numbers"):
+        lanes.unpack([number, number], reports=1)
     assert lanes.unpack([gmpy2.mpz(n) for n in lanes.pack([1, 2, -3])], reports=1).tolist() == [1, 2, -3]

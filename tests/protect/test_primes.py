@@ -5,29 +5,17 @@ import gmpy2
 from tacit.crypto import keys
 
 
-def test_a_random_prime_has_its_bits_and_is_three_modulo_four():
-    for _ in range(20):
-        p = keys.random_prime(128)
+def test_primes_have_their_bits_and_the_form_that_their_keys_rely_on():
+    for p in (keys.random_prime(128), safe := keys.safe_prime(128)):
         assert p >> 126 == 3
         assert p % 4 == 3
         assert gmpy2.is_prime(p)
-
-
-def test_half_of_a_safe_prime_is_prime():
-    p = keys.safe_prime(128)
-    assert p >> 126 == 3
-    assert gmpy2.is_prime(p)
-    assert gmpy2.is_prime((p - 1) // 2)
-
-
-def test_a_structured_prime_has_its_short_prime():
+    assert gmpy2.is_prime((safe - 1) // 2)
     p, short = keys.structured_prime(256, 64)
     assert p >> 254 == 3
     assert short.bit_length() == 64
-    assert gmpy2.is_prime(p)
-    assert gmpy2.is_prime(short)
     assert (p - 1) % (2 * short) == 0
-    assert gmpy2.is_prime((p - 1) // (2 * short))
+    assert all(map(gmpy2.is_prime, (p, short, (p - 1) // (2 * short))))
 
 
 def test_the_sieve_keeps_exactly_what_no_small_prime_divides(monkeypatch):

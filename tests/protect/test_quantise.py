@@ -38,12 +38,17 @@ def test_a_vector_comes_back_within_the_grid(rotation, bits):
 
 
 @pytest.mark.parametrize("rotation", ROTATIONS)
-def test_a_longer_vector_is_clipped_to_its_norm_and_keeps_its_direction(rotation):
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_a_longer_vector_is_clipped_to_its_norm_then_weighed_and_keeps_its_direction(rotation, weight):
     vector = np.random.default_rng(0).normal(size=500)
     grid = Grid(500, 0.5, 16, rotation)
-    back = grid.dequantise(grid.quantise(vector, stream=seeded(0)("r")).values)
-    assert np.linalg.norm(back) == pytest.approx(0.5, rel=1e-3)
+    back = grid.dequantise(grid.quantise(vector, stream=seeded(0)("r"), weight=weight).values)
+    assert np.linalg.norm(back) == pytest.approx(0.5 * weight, rel=1e-3)
     assert back @ vector / np.linalg.norm(back) / np.linalg.norm(vector) > 0.9999
+    assert not grid.quantise(np.zeros(500), stream=seeded(0)("r")).values.any()  # who stays out
+    for wrong in (0.0, 1.01, float("nan")):
+        with pytest.raises(BadInput, match="weight"):
+            grid.quantise(vector, stream=seeded(0)("r"), weight=wrong)
 
 
 def test_without_the_clip_a_vector_would_be_too_long(monkeypatch):
@@ -52,25 +57,11 @@ def test_without_the_clip_a_vector_would_be_too_long(monkeypatch):
         Grid(4, 1.0, 16).quantise(np.ones(4), stream=seeded(0)("r"))
 
 
-def test_a_weight_applies_after_the_clip_and_never_lengthens():
-    grid = Grid(4, 1.0, 16)
-    back = grid.dequantise(grid.quantise(np.full(4, 10.0), stream=seeded(0)("r"), weight=0.25).values)
-    assert np.linalg.norm(back) == pytest.approx(0.25, rel=1e-3)
-    for weight in (0.0, 1.01, float("nan")):
-        with pytest.raises(BadInput, match="weight"):
-            grid.quantise(np.zeros(4), stream=seeded(0)("r"), weight=weight)
-
-
 def test_rounding_is_right_on_average():
     grid = Grid(4000, 1.0, 8)
     vector = np.full(4000, 0.3 * grid.step)
     mean = np.mean([grid.quantise(vector, stream=seeded(i)("r")).values.mean() for i in range(50)])
     assert abs(mean - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 200_000)
-
-
-def test_who_stays_out_is_zero_on_the_grid_too():
-    for rotation in ROTATIONS:
-        assert not Grid(33, 1.0, 8, rotation).quantise(np.zeros(33), stream=seeded(0)("r")).values.any()
 
 
 def test_a_rotation_spreads_one_coordinate_over_all_and_needs_its_own_turn():
@@ -106,12 +97,6 @@ def test_a_rounding_that_comes_out_too_long_is_drawn_again(monkeypatch):
     assert int(quantised.values @ quantised.values) <= 100
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_is_refused(bad):
-    with pytest.raises(BadInput, match="NaN or infinity"):
-        Grid(3, 1.0).quantise(np.array([0.0, bad, 1.0]), stream=seeded(0)("r"))
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -127,6 +112,10 @@ def test_a_grid_that_cannot_be_is_refused(settings, message):
         Grid(**{"size": 3, "clip": 1.0} | settings)
 
 
-def test_a_vector_of_another_size_is_refused():
-    with pytest.raises(BadInput, match="3 numbers"):
-        Grid(3, 1.0).quantise(np.zeros(4), stream=seeded(0)("r"))
+@pytest.mark.parametrize(
+    ("vector", "message"),
+    [*(([0.0, bad, 1.0], "NaN or infinity") for bad in (math.nan, math.inf, -math.inf)), ([0.0] * 4, "3 numbers")],
+)
+def test_a_vector_of_another_size_or_that_is_not_finite_is_refused(vector, message):
+    with pytest.raises(BadInput, match=message):
+        Grid(3, 1.0).quantise(np.array(vector), stream=seeded(0)("r"))

@@ -20,11 +20,11 @@ def test_a_table_stays_within_its_memory(bits):
         assert -(-exponent // window) * (bits // 4) << window <= TABLE_BYTES
 
 
-def test_every_randomiser_is_an_nth_residue(key, stock):
-    public = key.public
-    for rho in stock(key).take(20):
-        assert gmpy2.powmod(rho, (key.p - 1) * (key.q - 1), public.n_squared) == 1
-        assert rho != 1
+def test_every_randomiser_is_an_nth_residue_also_of_a_key_from_elsewhere(key, stock):
+    plain, order = PublicKey(key.public.n, least_bits=512), (key.p - 1) * (key.q - 1)
+    for rhos in (stock(key).take(20), Randomisers(plain, workers=1).take(3)):
+        assert all(gmpy2.powmod(rho, order, plain.n_squared) == 1 != rho for rho in rhos)
+        assert len(set(rhos)) == len(rhos)
 
 
 def test_exponents_have_all_their_bits_and_come_from_the_operating_system(key, stock, monkeypatch):
@@ -44,20 +44,14 @@ def test_who_has_the_secret_key_makes_the_same_randomisers(key, stock, monkeypat
     other = generate(bits=512, least_bits=512)
     with pytest.raises(KeyRefused, match="does not belong"):
         Randomisers(key.public, secret=other)
+    with pytest.raises(BadInput, match="expected"):
+        Randomisers(key.public, expected=0)
     drawn = [0, 1, 2, 12345, (1 << key.public.exponent_bits) - 1]
     for source in (stock(key), stock(key, secret=key)):
         draws = iter(drawn)
         monkeypatch.setattr("tacit.crypto.paillier.secrets.randbits", lambda bits, draws=draws: next(draws))
         expected = [gmpy2.powmod(key.public.h_s, r, key.public.n_squared) for r in drawn]
         assert source.take(len(drawn)) == expected
-
-
-def test_a_key_from_elsewhere_gets_the_textbooks_randomisers(ordinary, stock):
-    plain = PublicKey(ordinary.public.n, least_bits=512)
-    rho = Randomisers(plain, workers=1).take(3)
-    assert len(set(rho)) == 3
-    order = (ordinary.p - 1) * (ordinary.q - 1)
-    assert all(gmpy2.powmod(x, order, plain.n_squared) == 1 for x in rho)
 
 
 def test_no_randomiser_is_made_twice_by_threads_or_by_a_fork(ordinary, stock):
@@ -75,16 +69,6 @@ def test_no_randomiser_is_made_twice_by_threads_or_by_a_fork(ordinary, stock):
     taken += ordinary.public.from_bytes(os.read(reading, 1 << 16))
     assert os.waitpid(pid, 0)[1] == 0
     assert len(set(taken)) == len(taken) == 270
-
-
-def test_numbers_that_make_no_sense_are_refused(ordinary):
-    with pytest.raises(BadInput, match="expected"):
-        Randomisers(ordinary.public, expected=0)
-
-
-def test_work_on_many_cores_is_in_order():
-    found = paillier.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 101, width=2, workers=4)
-    assert found == list(range(101))
 
 
 def test_a_process_that_dies_is_made_up_for_and_none_outlives_an_error():
@@ -107,19 +91,18 @@ def test_a_process_that_dies_is_made_up_for_and_none_outlives_an_error():
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_work_is_done_where_no_process_can_be_had(monkeypatch):
+def test_work_on_many_cores_is_in_order_also_where_no_process_can_be_had_or_heard_of(monkeypatch):
+    def work(start, stop):
+        return map(gmpy2.mpz, range(start, stop))
+
     def refuse():
         raise BlockingIOError
 
-    monkeypatch.setattr(paillier.os, "fork", refuse)
-    found = paillier.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=4)
-    assert found == list(range(20))
-
-
-def test_work_is_done_in_a_program_that_ignores_its_children():
+    assert paillier.compute(work, 101, width=2, workers=4) == list(range(101))
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        found = paillier.compute(lambda start, stop: map(gmpy2.mpz, range(start, stop)), 20, width=2, workers=2)
+        assert paillier.compute(work, 20, width=2, workers=2) == list(range(20))
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert found == list(range(20))
+    monkeypatch.setattr(paillier.os, "fork", refuse)
+    assert paillier.compute(work, 20, width=2, workers=4) == list(range(20))

@@ -34,21 +34,12 @@ def sums(safe, stock, messages):
     return safe.public.add(rows)
 
 
-def test_any_t_shares_open(shares, whole, sums, messages):
+def test_any_t_shares_open_what_the_secret_key_opens_and_fewer_are_refused(safe, shares, whole, sums, messages):
     partials = [share.open(sums, workers=1) for share in shares]
-    for some in itertools.combinations(partials, THRESHOLD):
-        assert combine(whole, sums, some) == [m + 1 for m in messages]
-    assert combine(whole, sums, partials) == [m + 1 for m in messages]
-
-
-def test_threshold_opening_agrees_with_the_secret_key(safe, shares, whole, sums):
-    assert combine(whole, sums, [share.open(sums) for share in shares[2:]]) == safe.open(sums)
-
-
-def test_fewer_than_t_are_refused(shares, whole, sums):
-    partials = [share.open(sums) for share in shares[: THRESHOLD - 1]]
+    for some in (*itertools.combinations(partials, THRESHOLD), partials):
+        assert combine(whole, sums, some) == [m + 1 for m in messages] == safe.open(sums)
     with pytest.raises(BadInput, match="2 shares answered, 3 are needed"):
-        combine(whole, sums, [*partials, partials[0]])
+        combine(whole, sums, [*partials[: THRESHOLD - 1], partials[0]])
 
 
 def test_fewer_than_t_do_not_open_even_by_force(shares, whole, sums, messages, monkeypatch):
@@ -89,14 +80,10 @@ def test_a_wrong_answer_is_named(shares, whole, sums, messages):
     assert combine(whole, sums, [good[0], good[2], good[3]]) == [m + 1 for m in messages]
 
 
-def test_an_answer_to_another_sum_is_refused(safe, shares, whole, sums, stock):
-    other = safe.public.seal([7] * len(sums), stock(safe))
+def test_an_answer_to_another_sum_or_that_is_no_ciphertext_is_refused(safe, shares, whole, sums, stock):
+    other, good = safe.public.seal([7] * len(sums), stock(safe)), shares[0].open(sums)
     with pytest.raises(WrongShare):
         refuse_wrong(whole, sums, shares[0].open(other))
-
-
-def test_an_answer_that_is_no_ciphertext_is_refused(shares, whole, sums):
-    good = shares[0].open(sums)
     with pytest.raises(BadCiphertext):
         refuse_wrong(whole, sums, replace(good, values=(mpz(0), *good.values[1:])))
     with pytest.raises(BadCiphertext):
@@ -108,10 +95,9 @@ def test_an_answer_travels_as_bytes_of_one_length(shares, whole, sums):
     raws = [whole.to_bytes(answer) for answer in answers]
     assert len({len(raw) for raw in raws}) == 1
     assert [whole.from_bytes(raw) for raw in raws] == answers
-    with pytest.raises(BadCiphertext):
-        whole.from_bytes(raws[0][:-1])
-    with pytest.raises(BadCiphertext):
-        whole.from_bytes(b"")
+    for raw in (raws[0][:-1], b""):
+        with pytest.raises(BadCiphertext):
+            whole.from_bytes(raw)
 
 
 def test_shares_are_points_of_a_polynomial_that_hides_its_secret(safe, shares):
@@ -136,10 +122,7 @@ def test_numbers_that_would_open_two_sums_are_refused(safe, threshold, of):
         deal(safe, threshold=threshold, of=of)
 
 
-def test_only_safe_primes_are_split(ordinary):
+def test_only_safe_primes_are_split_and_a_share_is_never_printed(ordinary, shares):
     with pytest.raises(KeyRefused, match="safe-prime"):
         deal(ordinary, threshold=2, of=3)
-
-
-def test_a_share_is_never_printed(shares):
     assert str(shares[0].value) not in repr(shares[0])

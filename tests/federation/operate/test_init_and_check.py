@@ -11,14 +11,17 @@ from functools import partial
 
 import pytest
 from known_keys import safe_prime_key
+from typer.testing import CliRunner
 
 import tacit
+from tacit.cli.app import app
 from tacit.crypto import keys
 from tacit.deploy.operate import inspect as check
-from tacit.deploy.operate.certificates import days_left, make_authority, make_node_key, make_server, signed_by
+from tacit.deploy.operate.certificates import days_left, make_authority, make_node_key, make_server
 from tacit.deploy.operate.init import init
-from tacit.deploy.operate.layout import app_digest, open_federation
+from tacit.deploy.operate.layout import open_federation
 from tacit.deploy.operate.processes import Processes, free_port
+from tacit.deploy.operate.serve import run_command
 from tacit.deploy.operate.site_process import run_site
 from tacit.deploy.site import keys as key_files
 from tacit.deploy.site.consent import digest, lines_to_list
@@ -44,15 +47,26 @@ def wrong(federation):
     return [finding.text for finding in check.findings(federation.folder) if finding.wrong]
 
 
-def test_a_new_federation_holds_everything_and_nothing_is_wrong(federation):
+def test_a_new_federation_holds_everything_for_its_owner_alone_and_nothing_is_wrong(federation, tmp_path):
     assert federation.sites == ("client-0", "client-1", "client-2")
+    files = {"site.toml", "budget.toml", "proposal.toml", "ledger.db", "node.key", "node.pub", "ca.crt", "services"}
     for name in federation.sites:
-        files = {path.name for path in federation.site(name).iterdir()}
-        assert {
-            "site.toml", "budget.toml", "proposal.toml", "ledger.db", "node.key", "node.pub", "ca.crt", "services",
-        } == files  # fmt: skip
+        assert {path.name for path in federation.site(name).iterdir()} == files
     assert wrong(federation) == []
     assert open_federation(federation.folder) == federation
+    private = [*federation.folder.rglob("*.key")]
+    assert len(private) == 5
+    assert all(key.stat().st_mode & 0o077 == 0 for key in private)
+    experiment = tacit.Experiment.load(federation.app / "tacit_app" / "experiment.toml")
+    assert experiment.run.randomness == "os"
+    assert experiment.data.clients == 3
+    limits = read_limits(federation.site("client-1"))
+    assert limits.accept.experiments == (digest(experiment),)
+    assert not limits.trial
+    assert read_limits(make(tmp_path / "seeded", trial=True).site("client-1")).trial
+    words = run_command(federation).split()
+    assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", f"FLWR_HOME={federation.home}"} <= set(words)
+    assert words[-5:] == ["flwr", "run", str(federation.app), "federation", "--stream"]
 
 
 @pytest.mark.parametrize(
@@ -69,18 +83,19 @@ def test_a_site_that_grants_less_than_was_proposed_is_told_what_follows(tmp_path
         assert said[0].endswith(f"; 3 proposed, 1 granted by budget.toml: {follows}")
 
 
-def test_a_site_toml_that_cannot_be_read_is_told_once(federation):
+def test_what_is_wrong_with_a_site_is_said_once_under_its_name_wherever_its_folder_lies(
+    federation, tmp_path, monkeypatch
+):
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(federation.site("client-1"), moved)
+    (moved / "budget.toml").write_text('epsilon = "x"\n', "utf-8")
     (federation.site("client-0") / "site.toml").write_text("name = ")
     for folder in (federation.folder, federation.site("client-0")):
-        said = [finding.text for finding in check.findings(folder) if "site.toml" in finding.text]
-        assert len(said) == 1, said
-        assert said[0].startswith("client-0: ")
-
-
-def test_private_keys_are_for_their_owner_only(federation):
-    keys = [*federation.folder.rglob("*.key")]
-    assert len(keys) == 5
-    assert all(key.stat().st_mode & 0o077 == 0 for key in keys)
+        (said,) = [finding.text for finding in check.findings(folder) if "site.toml" in finding.text]
+        assert said.startswith("client-0: ")
+    monkeypatch.chdir(moved)
+    found = [finding.text for finding in check.findings(moved.relative_to(moved)) if finding.wrong]
+    assert found[0].startswith("client-1: budget.toml: expected epsilon to be a number")
 
 
 def test_the_server_certificate_is_accepted_by_openssl(federation):
@@ -91,18 +106,7 @@ def test_the_server_certificate_is_accepted_by_openssl(federation):
     assert "server.pem: OK" in done.stdout, done.stderr
 
 
-def test_a_deployment_takes_its_noise_from_the_operating_system_unless_it_is_a_trial(federation, tmp_path):
-    experiment = tacit.Experiment.load(federation.app / "tacit_app" / "experiment.toml")
-    assert experiment.run.randomness == "os"
-    assert experiment.data.clients == 3
-    limits = read_limits(federation.site("client-1"))
-    assert limits.accept.experiments == (digest(experiment),)
-    assert not limits.trial
-    seeded = make(tmp_path / "seeded", trial=True)
-    assert read_limits(seeded.site("client-1")).trial
-
-
-def test_the_readme_names_the_exact_commands(federation):
+def test_the_readme_names_the_exact_commands_and_no_place_of_the_machine_that_made_it(federation):
     text = (federation.folder / "README.md").read_text()
     for words in (
         "tacit deploy up .",
@@ -112,20 +116,7 @@ def test_the_readme_names_the_exact_commands(federation):
         "flwr run app federation --stream",
     ):
         assert words in text
-
-
-def test_the_readme_names_no_place_of_the_machine_that_made_it(federation):
-    text = (federation.folder / "README.md").read_text()
-    assert str(federation.folder) not in text
     assert str(federation.folder.parent) not in text
-
-
-def test_the_command_that_the_server_prints_switches_flowers_telemetry_off(federation):
-    from tacit.deploy.operate.serve import run_command
-
-    words = run_command(federation).split()
-    assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", f"FLWR_HOME={federation.home}"} <= set(words)
-    assert words[-5:] == ["flwr", "run", str(federation.app), "federation", "--stream"]
 
 
 def test_sites_with_rows_of_their_own_are_named(tmp_path):
@@ -139,14 +130,14 @@ def test_sites_with_rows_of_their_own_are_named(tmp_path):
     assert made.sites == ("north", "coast")
     assert [read_limits(made.site(name)).epsilon for name in made.sites] == [1.0, 3.0]
     assert 'data = "records.csv"' in (made.site("north") / "site.toml").read_text()
+    with pytest.raises(BadInput, match="give the number of sites, as in --sites 2; names are for csv and npz"):
+        make(tmp_path / "g", sites="north,coast")
     for sites in ("3", "north,north", "north,../x"):
         with pytest.raises(BadInput, match="name them, each once"):
             make(tmp_path / "g", sites=sites, **csv)
 
 
-def test_names_for_data_that_tacit_deals_out_are_told_the_number(tmp_path):
-    with pytest.raises(BadInput, match="give the number of sites, as in --sites 2; names are for csv and npz"):
-        make(tmp_path / "f", sites="north,coast")
+NATURAL = {"name": "csv", "path": "x", "classes": 2, "partition": "natural"}
 
 
 @pytest.mark.parametrize(
@@ -155,20 +146,8 @@ def test_names_for_data_that_tacit_deals_out_are_told_the_number(tmp_path):
         ({"privacy": {"level": "maximum"}}, "its own budget"),
         ({"privacy": {"ledger": "x.db", "delta_share": 0.1}}, "its own ledger"),
         ({"data": {"name": "csv", "path": "x.csv", "classes": 2}}, 'data.partition = "natural"'),
-        ({"data": {"name": "csv", "path": "x", "classes": 2, "partition": "natural"}}, "data.test_path"),
-        (
-            {
-                "data": {
-                    "name": "csv",
-                    "path": "x",
-                    "classes": 2,
-                    "partition": "natural",
-                    "test_path": "y",
-                    "client_column": "z",
-                }
-            },
-            "leave out data.client_column",
-        ),
+        ({"data": NATURAL}, "data.test_path"),
+        ({"data": {**NATURAL, "test_path": "y", "client_column": "z"}}, "leave out data.client_column"),
     ],
 )
 def test_what_makes_sense_in_one_process_only_is_refused(tmp_path, changes, words):
@@ -197,19 +176,15 @@ def test_a_host_that_is_no_name_and_no_address_is_written_nowhere(tmp_path, fede
         open_federation(federation.folder)
 
 
-def test_an_expired_certificate_is_found(federation):
+def test_a_certificate_that_is_expired_or_of_another_authority_is_found(federation, tmp_path):
     make_server(federation.server, hosts=("127.0.0.1",), days=-3)
     assert any("server.pem expired 3.0 days ago" in text for text in wrong(federation))
     assert days_left(federation.server / "ca.crt") > 300
-
-
-def test_a_certificate_of_another_authority_is_found(federation, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     make_authority(other, name="other")
     make_server(other, hosts=("127.0.0.1",))
     shutil.copy(other / "server.pem", federation.server / "server.pem")
-    assert not signed_by(federation.server / "server.pem", federation.server / "ca.crt")
     assert any("was not signed by" in text for text in wrong(federation))
     shutil.copy(other / "ca.crt", federation.site("client-1") / "ca.crt")
     assert any("client-1/ca.crt is not the certificate" in text for text in wrong(federation))
@@ -229,18 +204,15 @@ def test_two_sites_with_one_key_are_found(federation):
 
 @pytest.mark.parametrize("name", ["experiment.toml", "server_app.py", "client_app.py"])
 def test_a_tampered_app_folder_is_found(federation, name):
-    with (federation.app / "tacit_app" / name).open("a") as file:
+    package = federation.app / "tacit_app"
+    with (package / name).open("a") as file:
         file.write("\n# a word more\n")
     assert any("was changed after it was made" in text for text in wrong(federation))
-
-
-def test_a_file_that_was_slipped_into_the_app_is_found(federation):
-    (federation.app / "tacit_app" / "extra.py").write_text("")
+    (package / "extra.py").write_text("")
     assert any("extra.py is no part of the app" in text for text in wrong(federation))
-    (federation.app / "tacit_app" / "extra.py").unlink()
-    (federation.app / "tacit_app" / "__init__.py").unlink()
-    with pytest.raises(BadInput, match="is missing from the app"):
-        app_digest(federation.app)
+    (package / "extra.py").unlink()
+    (package / "__init__.py").unlink()
+    assert any("is missing from the app" in text for text in wrong(federation))
 
 
 def test_an_experiment_that_a_site_does_not_accept_is_found(federation):
@@ -362,7 +334,7 @@ def test_a_key_for_all_is_made_only_where_it_is_asked_for(tmp_path):
     assert "The server and any one site" in (common.folder / "README.md").read_text()
 
 
-def test_a_missing_or_foreign_share_is_found(sealed):
+def test_a_missing_foreign_or_altered_share_is_found(sealed, tmp_path, monkeypatch):
     mine, other = (sealed.site(name) / "keys" / "share.json" for name in ("client-0", "client-1"))
     kept = mine.read_bytes()
     mine.unlink()
@@ -371,27 +343,20 @@ def test_a_missing_or_foreign_share_is_found(sealed):
     shutil.copy(other, mine)
     assert any("is share 2, and client-0 has share 1" in text for text in wrong(sealed))
     mine.write_bytes(kept)
+    share = keys.load_as(keys.Share, mine)
+    keys.save_share(mine, replace(share, value=share.value + 1), force=True)
+    assert any("does not hold share 1 of its key" in text for text in wrong(sealed))
+    mine.write_bytes(kept)
     assert wrong(sealed) == []
     mine.chmod(0o644)
     assert any("can be read by others" in text for text in wrong(sealed))
-
-
-def test_a_share_of_another_federation_is_found(sealed, tmp_path, monkeypatch):
     monkeypatch.setattr(key_files, "new_key", lambda experiment: safe_prime_key())
-    again = make(tmp_path / "again", **ENCRYPTED)
-    place = sealed.site("client-2") / "keys"
+    again, place = make(tmp_path / "again", **ENCRYPTED), sealed.site("client-2") / "keys"
     shutil.copy(again.site("client-2") / "keys" / "share.json", place / "share.json")
     assert any("client-2: " in text and "is a share of another key" in text for text in wrong(sealed))
     for file in ("public.json", "verification.json"):
         shutil.copy(again.site("client-2") / "keys" / file, place / file)
     assert any("client-2: " in text and "keys of another federation" in text for text in wrong(sealed))
-
-
-def test_an_altered_share_is_found(sealed):
-    path = sealed.site("client-0") / "keys" / "share.json"
-    share = keys.load_as(keys.Share, path)
-    keys.save_share(path, replace(share, value=share.value + 1), force=True)
-    assert any("does not hold share 1 of its key" in text for text in wrong(sealed))
 
 
 def test_a_whole_key_or_a_share_where_none_belongs_is_found(sealed):
@@ -425,15 +390,6 @@ def test_colluding_sites_raise_the_threshold(tmp_path, monkeypatch):
     assert "Sums are opened by 3 of 3 sites together; no site holds the key" in [
         finding.text for finding in check.findings(made.folder)
     ]
-
-
-def test_what_is_wrong_with_a_site_is_said_under_its_name_wherever_its_folder_lies(federation, tmp_path, monkeypatch):
-    moved = tmp_path / "elsewhere"
-    shutil.copytree(federation.site("client-1"), moved)
-    (moved / "budget.toml").write_text('epsilon = "x"\n', "utf-8")
-    monkeypatch.chdir(moved)
-    found = [finding.text for finding in check.findings(moved.relative_to(moved)) if finding.wrong]
-    assert found[0].startswith("client-1: budget.toml: expected epsilon to be a number")
 
 
 def test_what_a_program_prints_can_be_read_where_a_notebook_forces_colours(tmp_path, monkeypatch):
@@ -487,8 +443,8 @@ def test_a_federation_of_an_older_version_with_secret_cohorts_is_found_by_check(
     with monkeypatch.context() as older:
         older.setattr("tacit.deploy.operate.init.refuse_undeployable", lambda experiment: None)
         made = make(tmp_path / "federation", sites="2", **SECRET)
-    assert any("whoever watches the network" in text for text in wrong(made))
-    assert any("whoever watches" in finding.text for finding in check.findings(made.site("client-0")) if finding.wrong)
+    for folder in (made.folder, made.site("client-0")):
+        assert any("whoever watches the network" in finding.text for finding in check.findings(folder) if finding.wrong)
 
 
 LOUD = {
@@ -508,16 +464,13 @@ def test_a_schedule_that_a_sites_budget_does_not_pay_for_is_refused_before_anyth
 def test_a_budget_that_was_lowered_below_the_schedule_is_found_by_check_with_exit_code_2(tmp_path):
     made = make(tmp_path / "federation", sites="2", **LOUD | {"privacy": LOUD["privacy"] | {"epsilon": 400.0}})
     assert wrong(made) == []
-    budget = made.site("client-1") / "budget.toml"
-    budget.write_text(budget.read_text().replace("epsilon = 400.0", "epsilon = 4.0"))
-    other = made.site("client-0") / "budget.toml"
-    other.write_text(other.read_text().replace("epsilon = 400.0", "epsilon = 4.0"))
+    for name in made.sites:
+        budget = made.site(name) / "budget.toml"
+        budget.write_text(budget.read_text().replace("epsilon = 400.0", "epsilon = 4.0"))
     assert any("client-1: The site's budget (epsilon 4" in text and "of 3 turns" in text for text in wrong(made))
-    done = subprocess.run(
-        [sys.executable, "-m", "tacit", "deploy", "check", made.folder], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "of 3 turns that the schedule gives it" in done.stdout
+    done = CliRunner().invoke(app, ["deploy", "check", str(made.folder)])
+    assert done.exit_code == 2
+    assert "of 3 turns that the schedule gives it" in done.output
     assert any("of 3 turns" in finding.text for finding in check.findings(made.site("client-1")) if finding.wrong)
 
 

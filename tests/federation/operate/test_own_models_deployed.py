@@ -119,17 +119,8 @@ def test_from_init_to_up_to_the_better_model_of_each_site(tmp_path, monkeypatch)
         assert done.exit_code == 0, done.output
         return done
 
-    call(
-        "deploy",
-        "init",
-        "place",
-        "--sites",
-        "north,south",
-        "--experiment",
-        "wards.toml",
-        "--address",
-        f"127.0.0.1:{free_port()}",
-    )
+    made = ("--sites", "north,south", "--experiment", "wards.toml", "--address", f"127.0.0.1:{free_port()}")
+    call("deploy", "init", "place", *made)
     federation = open_federation(tmp_path / "place")
     prepared(federation)
     assert "north has made its own models" in call("deploy", "up", "place").output

@@ -24,24 +24,18 @@ def earlier(tmp_path):
         process.kill()
 
 
-def test_a_second_process_for_a_site_is_refused(tmp_path, earlier):
+def test_a_second_process_for_a_site_is_refused_and_a_killed_one_is_known_to_have_been_here(tmp_path, earlier):
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / LOCK, tmp_path / "copy" / LOCK)
+    assert not lock_folder(tmp_path / "copy")  # it does not take the other process for dead
     with pytest.raises(BadInput, match=f"Another process answers for the site in {tmp_path}: stop it first"):
         lock_folder(tmp_path)
-
-
-def test_a_killed_process_is_known_to_have_been_here(tmp_path, earlier):
     earlier.kill()
     earlier.wait()
     assert lock_folder(tmp_path)
 
 
-def test_a_copied_folder_does_not_take_the_other_process_for_dead(tmp_path, earlier):
-    (tmp_path / "copy").mkdir()
-    shutil.copy(tmp_path / LOCK, tmp_path / "copy" / LOCK)
-    assert not lock_folder(tmp_path / "copy")
-
-
-def test_a_folder_from_another_machine_or_boot_does_not_either(tmp_path, earlier, monkeypatch):
+def test_a_folder_from_another_machine_or_boot_does_not_take_a_process_for_dead(tmp_path, earlier, monkeypatch):
     earlier.kill()
     earlier.wait()
     (tmp_path / "boot").write_text("another\n")

@@ -57,18 +57,24 @@ def typed(words):
     return words[2], command.make_context(words[2], words[3:]).params["folder"]
 
 
-def test_server_and_sites_have_a_unit_and_a_container_file_each(federation):
-    assert [path.name for _, path in units(federation)] == [
-        "tacit-server.service",
-        "tacit-site-client-0.service",
-        "tacit-site-client-1.service",
-    ]
-    assert all(path.is_file() and path.stat().st_mode & 0o077 == 0 for _, path in containers(federation))
+def test_server_and_sites_have_a_unit_and_a_container_file_each_which_name_no_place_of_this_machine(federation):
+    names = ["tacit-server.service", "tacit-site-client-0.service", "tacit-site-client-1.service"]
+    assert [path.name for _, path in units(federation)] == names
+    for folder in folders(federation):
+        files = sorted((folder / SERVICES).iterdir())
+        assert len(files) == 2
+        assert all(path.stat().st_mode & 0o077 == 0 for path in files)
+        text = "".join(path.read_text("utf-8") for path in files)
+        assert str(federation.folder) not in text
+        assert "PRIVATE KEY" not in text
 
 
 def test_what_units_and_containers_start_are_commands_on_the_folder_they_are_in(federation):
+    wanted = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": "", "LimitCORE": "0"}
+    wanted |= {"LimitNOFILE": "65536", "UMask": "0077", "PrivateTmp": "yes", "ProtectHome": "yes", "User": "tacit"}
     for folder, path in units(federation):
         service = parsed(path)["Service"]
+        assert {key: service[key] for key in wanted} == wanted  # it gains nothing and dumps nothing
         command, place = typed(service["ExecStart"].split())
         assert str(place) == service["WorkingDirectory"] == service["ReadWritePaths"]
         assert str(place).startswith(f"{STATE}/")
@@ -76,42 +82,22 @@ def test_what_units_and_containers_start_are_commands_on_the_folder_they_are_in(
         about = parsed(path)["Unit"]["Documentation"].removeprefix(f"file:{place}/")
         assert (folder / about).is_file()
         assert f"services/{path.name}" in path.read_text("utf-8")
-    for folder, path in containers(federation):
-        command, place = typed(json.loads(dict(instructions(path))["ENTRYPOINT"]))
-        assert str(place) == VOLUME
-        assert (folder / ("federation.toml" if command == "server" else "site.toml")).is_file()
-
-
-def test_a_unit_may_write_its_folder_alone_gain_nothing_and_dump_nothing(federation):
-    for _, path in units(federation):
-        service = parsed(path)["Service"]
-        wanted = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": "", "LimitCORE": "0"}
-        wanted |= {"LimitNOFILE": "65536", "UMask": "0077", "PrivateTmp": "yes", "ProtectHome": "yes", "User": "tacit"}
-        assert {key: service[key] for key in wanted} == wanted
 
 
 def test_a_container_is_no_ones_root_has_one_volume_and_copies_nothing_in(federation):
     for folder, path in containers(federation):
         found = instructions(path)
         assert {name for name, _ in found} <= KNOWN  # above all no COPY and no ADD: keys stay outside
-        said = dict(found)
+        said, order = dict(found), [name for name, _ in found]
+        command, place = typed(json.loads(said["ENTRYPOINT"]))
+        assert (folder / ("federation.toml" if command == "server" else "site.toml")).is_file()
+        assert json.loads(said["VOLUME"]) == [said["WORKDIR"]] == [VOLUME] == [str(place)]
         assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", said["USER"])
-        assert json.loads(said["VOLUME"]) == [said["WORKDIR"]] == [VOLUME]
         assert re.search(r":3\.11-\w+", said["FROM"])
-        last = [name for name, _ in found]
-        assert last.index("USER") > last.index("RUN")
+        assert order.index("USER") > order.index("RUN")
         text = path.read_text("utf-8")
         assert all(words in text for words in ("--read-only", "--cap-drop all", "no-new-privileges", f":{VOLUME}:Z"))
         assert ("EXPOSE" in said) == (folder == federation.folder)
-
-
-def test_services_name_no_place_of_this_machine_and_hold_no_secret(federation):
-    for folder in folders(federation):
-        files = sorted((folder / SERVICES).iterdir())
-        assert len(files) == 2
-        text = "".join(path.read_text("utf-8") for path in files)
-        assert str(federation.folder) not in text
-        assert "PRIVATE KEY" not in text
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -129,13 +115,11 @@ def test_systemd_itself_understands_every_line_of_the_units(federation, tmp_path
 
 def test_a_folder_is_moved_to_where_its_unit_runs_it_so_that_no_second_ledger_stays_behind(federation, tmp_path):
     for folder, path in units(federation):
-        here = tmp_path / path.stem / "here"
+        here, state = tmp_path / path.stem / "here", str(tmp_path / path.stem / "lib")
         shutil.copytree(folder, here)
-        typed_in = [line[1:].split("  #")[0].strip() for line in path.read_text("utf-8").splitlines() if " mv " in line]
-        (command,) = (
-            line.partition(" && chown")[0].replace(STATE, str(tmp_path / path.stem / "lib")) for line in typed_in
-        )
+        (line,) = [line[1:].split("  #")[0] for line in path.read_text("utf-8").splitlines() if " mv " in line]
+        command = line.strip().partition(" && chown")[0].replace(STATE, state)
         subprocess.run(["sh", "-ec", command], cwd=here, check=True)
         assert not here.exists()
-        place = parsed(path)["Service"]["WorkingDirectory"].replace(STATE, str(tmp_path / path.stem / "lib"))
+        place = parsed(path)["Service"]["WorkingDirectory"].replace(STATE, state)
         assert (tmp_path / place / SERVICES / path.name).is_file()
