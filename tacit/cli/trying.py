@@ -168,8 +168,7 @@ def attack_command(
     screen.print(table.terminal())
     for line in table.notes:
         screen.print(line, highlight=False, soft_wrap=True)
-    files = ("", PAGE, *finding.files)
-    screen.print(Text(f"Files: {folder} (attack-{name.replace(':', '-')}.json{', '.join(files)})"))
+    screen.print(Text(f"Files: {folder} (attack-{name.replace(':', '-')}.json, {PAGE})"))
 
 
 def simulated(source: str, settings: Sequence[str]) -> Experiment:

@@ -349,7 +349,7 @@ def shown(found: Sequence[Finding]) -> list[dict[str, Any]]:
     """Findings as plain values, with no more points than a line can show."""
     records = [one.record() for one in found]
     for record in records:
-        for key in ("files", "options", "seconds"):
+        for key in ("options", "seconds", "key"):
             record.pop(key, None)
         record["more"] = max(0, len(record["estimates"]) - MOST_NUMBERS)
         record["estimates"] = record["estimates"][:MOST_NUMBERS]

@@ -43,7 +43,6 @@ def test_an_experiment_is_attacked_beside_the_clip_alone_and_beside_nobody_malic
     ]
     assert all(0 <= one.value <= 1 for one in found.estimates)
     assert [len(line.x) for line in found.plots[0].lines] == [2] * 5
-    assert (tmp_path / "attack-backdoor-rounds.png").is_file()
     folder = tmp_path / "attack-backdoor" / "runs" / "attacked" / "seed-4"
     reached = json.loads((folder / "summary.json").read_text("utf-8"))["attack"]["backdoor_accuracy"]
     assert untouched(Experiment(**LOCAL, attack={}), folder) == pytest.approx(reached)
@@ -145,6 +144,7 @@ def test_the_options_of_an_attack_are_said_with_its_name_and_reach_it(rows, tmp_
         ("membership", ["property.classes=[3]"], "does not name"),
         ("property", ["property.clases=[3]"], "Did you mean 'with.classes'"),
         ("property", ["property.looks=0"], "looks"),
+        ("property", ["looks"], "--with key=value"),
         ("backdoor", ["backdoor.seeds=3"], "--set attack.kind"),
         ("inversion", [], "levels of epsilon of its own"),
     ],

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from tacit.errors import BadInput
-from tacit.lab.attacks import _finding as roc
+from tacit.lab.attacks import _roc as roc
 from tacit.lab.attacks.membership import fedmia, lira, rmia
 from tacit.lab.audit.evidence import Rate
 
@@ -23,7 +23,7 @@ def test_auc_and_found_members_of_gaussian_scores_are_the_known_ones(d):
     assert auc.value == pytest.approx(stats.norm.cdf(d / 2**0.5), abs=0.005)
     assert auc.low < stats.norm.cdf(d / 2**0.5) < auc.high or abs(auc.value - 0.5) < 0.005
     for rate in (0.001, 0.01):
-        found = roc.found_at(scored, rate)
+        found = roc.tpr_at(scored, rate)
         assert found.value == pytest.approx(stats.norm.cdf(d - stats.norm.ppf(1 - rate)), abs=0.01)
 
 
@@ -42,7 +42,7 @@ def test_an_answer_that_is_repeated_is_still_one_answer():
     assert (ten.value, ten.low, ten.high) == pytest.approx((one.value, one.low, one.high), abs=1e-3)
     blind = roc.auc(roc.Scored.of(often.scores, often.member))
     assert blind.high - blind.low < 0.5 * (ten.high - ten.low)
-    first, again = roc.found_at(once, 0.1), roc.found_at(often, 0.1)
+    first, again = roc.tpr_at(once, 0.1), roc.tpr_at(often, 0.1)
     assert (again.low, again.high) == pytest.approx((first.low, first.high), abs=0.02)
 
 
@@ -69,9 +69,9 @@ def test_clopper_and_pearsons_limits_are_those_of_the_tables(hits, limits):
 def test_no_more_others_pass_a_threshold_than_the_rate_allows_and_ties_pass_none():
     scores = np.array([5.0, 4, 3, 3, *range(100)][::-1])
     member = np.array([True] * 4 + [False] * 100)[::-1]
-    assert roc.found_at(roc.Scored.of(scores, member), 0.01).value == 0  # one may pass: 99; nobody found is above 98
+    assert roc.tpr_at(roc.Scored.of(scores, member), 0.01).value == 0  # one may pass: 99; nobody found is above 98
     same = roc.Scored.of(np.ones(20), np.arange(20) < 10)
-    assert roc.found_at(same, 0.1).value == 0
+    assert roc.tpr_at(same, 0.1).value == 0
     assert roc.auc(same).value == 0.5
 
 

@@ -16,8 +16,7 @@ from tacit.engine.canaries import Canaries, CanaryRecords, file_of, with_canary_
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError
 from tacit.lab.audit import run as auditing
-from tacit.lab.audit.estimate import Measured, share
-from tacit.lab.audit.report import Alike, above
+from tacit.lab.audit.estimate import share
 from tacit.lab.audit.run import audit_run
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import SharedNoise
@@ -396,13 +395,3 @@ def test_an_audit_that_could_have_found_little_says_so(tmp_path):
     assert report.notes[-1].startswith(f"{auditing.FAINT} Plant more (up to 3,900 fit), audit several runs")
     assert (report.cannot_tell, report.alarming, report.record()["cannot_tell"]) == (True, False, True)
     assert report.sentence.startswith("This audit cannot tell: nothing contradicts the claim")
-
-
-def test_an_estimate_above_a_promise_that_stands_is_explained_and_no_other_is():
-    def group(epsilon, low):
-        measured = Measured(1.0, (0.9, 1.1), 1.0, epsilon, low, 9.0, alike=1.0, repeated=1.0, dependent=False)
-        return Alike(3, 90, 1.0, 0.0, 0.0, measured)
-
-    assert "only its lower limit (0.714) accuses" in above([group(1.3, 0.7149), group(0.9, 0.5)])
-    assert above([group(0.9, 0.5)]) == ""
-    assert above([group(3.0, 2.0)]) == "", "a rejection speaks for itself"

@@ -10,7 +10,7 @@ from report_runs import EVIL, Stop, changed
 
 import tacit
 from tacit.lab.attacks import Estimate, Finding, Line, Plot
-from tacit.lab.attacks._finding import strip_of
+from tacit.lab.attacks._roc import strip_of
 from tacit.lab.compare.grid import expand, note, tasks_of
 from tacit.lab.grid import plain
 from tacit.report.page import write_page

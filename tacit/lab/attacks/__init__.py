@@ -1,7 +1,7 @@
 """Attacks: what differential privacy is bought against, tried on a simulation. One file an attack; its name is the command's.
 
 An attack runs the experiment itself, as `tacit run` does, and sees what its attacker would see. A finding is about real members and
-carries no noise, so no epsilon covers it, and it is badged so. Nothing that trains, pays or releases knows of this room."""
+carries no noise, so no epsilon covers it, and it is badged so."""
 
 import json
 import time
@@ -15,8 +15,7 @@ from typing import Any
 from tacit import check, plugin, store
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
-from tacit.lab.attacks._finding import draw
-from tacit.lab.compare.findings import BADGE, Finding, Line, Plot, columns, place
+from tacit.lab.compare.findings import BADGE, Finding, Line, Plot, columns, place, read
 from tacit.lab.compare.findings import Number as Estimate
 from tacit.lab.compare.results import Row
 from tacit.wire import digest_of
@@ -46,8 +45,7 @@ class Place:
 
 class Attack(ABC):
     """One attack. Options are the fields of a frozen dataclass.
-
-    Guarantee asked of every attack: its runs are real ones (`tacit.simulation`), and nothing in them knows that they are attacked;
+    Guarantee, of every attack: its runs are real ones (`tacit.simulation`), and nothing in them knows that they are attacked;
     what is finished is kept in its place and read again; the same options and seed give the same finding on a CPU."""
 
     @abstractmethod
@@ -73,7 +71,7 @@ def attack(
     jobs: int | None = None,
     tell: Tell = silent,
 ) -> Finding:
-    """Attacks an experiment and writes `out`/attack-NAME.json with its plots; what the attack keeps is in `out`/attack-NAME/.
+    """Attacks an experiment and writes `out`/attack-NAME.json; what the attack keeps is in `out`/attack-NAME/.
     A finding of the same experiment and options is read and nothing is done again; a stopped attack goes on with what is finished.
     Raises RunExists for another one's finding, unless `force` sets it aside; BadInput for rows that no file names and for a ledger
     that others share."""
@@ -93,7 +91,9 @@ def attack(
     if file.exists() and force:
         file.rename(store.first_free(folder / f"{stem}.{number}.json" for number in range(1, 10**6)))
     elif file.exists():
-        return _read(file, key)
+        if (finding := read(file)).key != key:
+            raise RunExists(f"{file} is of another experiment or other options: choose another --out, or use --force.")
+        return finding
     work.mkdir(parents=True, exist_ok=True)
     try:
         finding = loaded.perform(experiment, Place(work, jobs, tell))
@@ -103,20 +103,9 @@ def attack(
             folder.rmdir()
         raise
     used = asdict(loaded) if is_dataclass(loaded) and not isinstance(loaded, type) else {}
-    files = (*finding.files, *draw(finding, folder))
-    finding = replace(finding, options=used, seconds=time.perf_counter() - began, files=files)
-    store.write(file, json.dumps({"key": key} | finding.record(), indent=1, ensure_ascii=False).encode())
+    finding = replace(finding, options=used, seconds=time.perf_counter() - began, key=key)
+    store.write(file, json.dumps(finding.record(), indent=1, ensure_ascii=False).encode())
     return finding
-
-
-def _read(file: Path, key: str) -> Finding:
-    try:
-        record = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file} is damaged ({error}): set it aside with --force.") from None
-    if record.get("key") != key:
-        raise RunExists(f"{file} is of another experiment or other options: choose another --out, or use --force.")
-    return Finding.of(record)
 
 
 # A column per attack for a comparison: every cell's experiments are attacked under each of its seeds.

@@ -22,7 +22,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import AttackSection
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
-from tacit.lab.attacks._shadows import trained
+from tacit.lab.attacks._runs import train
 from tacit.lab.compare import results
 from tacit.lab.compare.grid import Cell, tasks_of
 from tacit.lab.compare.results import BACKDOORED, Row
@@ -48,7 +48,7 @@ class backdoor(Attack):
     def perform(self, experiment: Experiment, place: Place) -> Finding:
         cells = [Cell(name, name.replace(" ", "-"), {}, exps) for name, exps in variants(experiment, self.seeds)]
         tasks = tasks_of(place.folder, cells)
-        trained(tasks, place)
+        train(tasks, place)
         rows = results.rows_of(tasks, {})
         estimates = [
             _estimate(row, name, row.backdoor if key == BACKDOOR else row.score)

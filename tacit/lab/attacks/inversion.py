@@ -23,8 +23,8 @@ from tacit.engine.assemble import Parts, build
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
-from tacit.lab.attacks import _finding as roc
-from tacit.lab.attacks._shadows import clients_of, pooled, whole, whole_update
+from tacit.lab.attacks import _roc as roc
+from tacit.lab.attacks._runs import clients_of, pooled, whole, whole_update
 from tacit.lab.audit.evidence import Rate
 from tacit.parts import models
 from tacit.training.flat import blocks
@@ -65,9 +65,7 @@ class inversion(Attack):
 
     records: int = 32  # that are attacked
     client: int = 0  # whose, by number
-    levels: list[float] = field(
-        default_factory=lambda: [math.inf, 10.0, 1.0]
-    )  # the epsilons that are compared; inf: no noise
+    levels: list[float] = field(default_factory=lambda: [math.inf, 10.0, 1.0])  # epsilons to compare; inf: no noise
 
     def __post_init__(self) -> None:
         check.at_least(0, **{"with.client": self.client})
@@ -100,22 +98,18 @@ class inversion(Attack):
             parts = build(self._imprinted(experiment, level, edges))
             candidates[name] = self._inverted(parts, prior)
         records = base.population[self.client].x[: self.records].flatten(1).double().cpu().numpy()
-        return self._finding(experiment, base, place, records, candidates)
+        return self._finding(experiment, base, records, candidates)
 
     def _imprinted(self, experiment: Experiment, level: float, edges: list[float]) -> Experiment:
         values = pooled(experiment, SOME, client=self.client, records=self.records).model_dump(exclude_none=True)
         same = {key: getattr(experiment.privacy, key) for key in ("delta", "clip")}
         base = {"base": experiment.model.name, "options": experiment.model.options()}
+        rate = experiment.train.learning_rate
         return Experiment(
             **{key: values[key] for key in ("name", "data", "task")},
             model={"name": FACTORY, "edges": edges} | base,
             privacy={"kind": "none"} if level == math.inf else {"kind": "local", "epsilon": level} | same,
-            train={
-                "rounds": 1,
-                "local_steps": 1,
-                "sampling_rate": 1.0,
-                "learning_rate": experiment.train.learning_rate,
-            },
+            train={"rounds": 1, "local_steps": 1, "sampling_rate": 1.0, "learning_rate": rate},
             run={"seed": experiment.run.seed, "workers": 1},  # one step of one client: any CPU has it at once
         )
 
@@ -136,12 +130,7 @@ class inversion(Attack):
         return means[np.argsort(-odds)[: self.records]]
 
     def _finding(
-        self,
-        experiment: Experiment,
-        base: Parts,
-        place: Place,
-        records: np.ndarray,
-        candidates: dict[str, np.ndarray],
+        self, experiment: Experiment, base: Parts, records: np.ndarray, candidates: dict[str, np.ndarray]
     ) -> Finding:
         public = base.test_rows[0].flatten(1).double().cpu().numpy()
         low, high = float(public.min()), float(public.max())
@@ -156,18 +145,14 @@ class inversion(Attack):
             lines.append(Line(name, tuple(range(1, len(decibel) + 1)), tuple(np.sort(decibel)[::-1].tolist())))
         guess, _ = best(records, public.mean(0)[None], span=high - low)
         estimates.append(Estimate("PSNR (dB)", float(guess.mean()), of="the mean of public rows"))
-        notes = ["Of each record the nearest of all reconstructions counts, which an attacker would not know."]
-        shape, files, strip = tuple(base.dataset.x.shape[1:]), (), None
+        notes = ("Of each record the nearest of all reconstructions counts, which an attacker would not know.",)
+        shape, strip = tuple(base.dataset.x.shape[1:]), None
         if len(shape) == 3 and shape[0] in (1, 3):  # pictures: colours, height, width
-            files, strip = ("attack-inversion-strip.png",), roc.strip_of(pictures, shape, low=low, high=high)
-            roc.draw_strip(place.folder.parent / files[0], strip)
-        else:
-            notes.append(f"Rows of shape {list(shape)} are no pictures, so there is no strip.")
+            strip = roc.strip_of(pictures, shape, low=low, high=high)
         counted = f"{self.records} record{'s' * (self.records != 1)}"
         attacked = f"{counted} of client {self.client}, from its update after one step, by an imprint"
         plot = Plot("psnr", "How near each record was come to", "records, the nearest first", "PSNR (dB)", tuple(lines))
-        about = {"plots": (plot,), "notes": tuple(notes), "files": files, "strip": strip}
-        return Finding("inversion", experiment.name, attacked, tuple(estimates), **about)
+        return Finding("inversion", experiment.name, attacked, tuple(estimates), (plot,), notes, strip=strip)
 
 
 def best(records: np.ndarray, candidates: np.ndarray, *, span: float) -> tuple[np.ndarray, np.ndarray]:

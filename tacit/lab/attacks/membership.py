@@ -25,8 +25,8 @@ from tacit.engine.trainers import Heard
 from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
-from tacit.lab.attacks import _finding as roc
-from tacit.lab.attacks._shadows import TRUSTED, clients_of, kept, pooled, trained, updates_in, watched, whole
+from tacit.lab.attacks import _roc as roc
+from tacit.lab.attacks._runs import TRUSTED, clients_of, kept, pooled, train, updates_in, watched, whole
 from tacit.lab.compare.grid import Cell, Task
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
@@ -74,7 +74,7 @@ def halves(population: Population, *, seed: int, number: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class membership(Attack):
-    """`models` runs are trained in all; `gamma` is RMIA's; `server = "no"` leaves out the server's view."""
+    """LiRA and RMIA on the final model of every run, and FedMIA on what the server of one run gets."""
 
     models: int = 12  # runs that are trained, an even number
     gamma: float = 2.0  # RMIA's threshold on ratios
@@ -90,7 +90,6 @@ class membership(Attack):
         check.one_of(("yes", "no"), **{"with.server": self.server})
 
     def perform(self, experiment: Experiment, place: Place) -> Finding:
-        """Trains, asks and scores. Raises TacitError where the data cannot be read, or a run fails."""
         runs = [pooled(experiment, MEMBERS, number=number) for number in range(self.models)]
         parts, seed = build(whole(experiment)), experiment.run.seed
         member = np.stack([halves(parts.population, seed=seed, number=number) for number in range(self.models)])
@@ -120,7 +119,7 @@ def shadows(runs: Sequence[Experiment], place: Place) -> list[Path]:
     for number, one in enumerate(runs):
         folder = home / digest_of(one.toml())
         tasks.append(Task(Cell(f"model {number + 1}", folder.name, {}, (one,)), one, folder))
-    trained(tasks, place, what="models")
+    train(tasks, place, what="models")
     return [task.folder for task in tasks]
 
 
@@ -241,7 +240,7 @@ def _finding(
 ) -> Finding:
     estimates: list[Estimate] = []
     for name, one in scored.items():
-        estimates += [roc.auc(one, of=name), *(roc.found_at(one, rate, of=name) for rate in roc.RATES)]
+        estimates += [roc.auc(one, of=name), *(roc.tpr_at(one, rate, of=name) for rate in roc.RATES)]
     clients = {name: _by_client(population, one, of=name) for name, one in scored.items()}
     if len(population) <= MOST_LISTED:
         estimates += [auc for aucs in clients.values() for auc in aucs]

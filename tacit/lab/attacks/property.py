@@ -1,4 +1,4 @@
-"""`property`: have this client's rows a property that nobody was told of? Melis et al. 2019 (arXiv:1805.04049, sec. 4.3), passive.
+"""`property`: have this client's rows a property that it keeps to itself? Melis et al. 2019 (arXiv:1805.04049, sec. 4.3), passive.
 
 Whoever sees single updates knows the model of a round, and has public rows. It trains, as a client would, on public rows with the
 property and on public rows without it, learns to tell the updates apart (a ridge classifier), and asks that about the updates of
@@ -23,8 +23,8 @@ from tacit.engine.trainers import Heard
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
-from tacit.lab.attacks import _finding as roc
-from tacit.lab.attacks._shadows import TRUSTED, clients_of, kept, pooled, updates_in, watched, whole, whole_update
+from tacit.lab.attacks import _roc as roc
+from tacit.lab.attacks._runs import TRUSTED, clients_of, kept, pooled, updates_in, watched, whole, whole_update
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
 from tacit.types import Client, Message
@@ -117,12 +117,9 @@ def dealt(population: Population, having: np.ndarray, *, seed: int, number: int)
 
 @dataclass(frozen=True)
 class property(Attack):
-    """`classes`, or a `column` and its `value`, are the property (the first class if left out); `models` games are played, each a
-    run, and in each `looks` rounds are looked at with `auxiliary` updates of either kind."""
+    """Games, each a run in which a coin deals every client rows with the property or without it, and somebody watches."""
 
-    classes: list[str | int] = field(
-        default_factory=list
-    )  # rows of these classes are the property; nothing: the first class
+    classes: list[str | int] = field(default_factory=list)  # whose rows are the property; nothing: the first class
     column: str = ""  # or this column
     value: str = ""  # with this value
     models: int = 2  # games, each a run

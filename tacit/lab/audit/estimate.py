@@ -43,11 +43,7 @@ LEAST_MU, MOST_MU = 1e-4, 100.0
 
 
 def no_assumption(*, canaries: int, guesses: int, right: int, delta: float, level: float) -> float:
-    """The largest epsilon that so many right guesses refute at `level`; 0 where they refute none.
-
-    >>> round(no_assumption(canaries=1000, guesses=100, right=95, delta=1e-5, level=0.05), 2)
-    2.17
-    """
+    """The largest epsilon that so many right guesses refute at `level`; 0 where they refute none."""
 
     def refuted(epsilon: float) -> bool:  # so many right guesses are at most so likely under (epsilon, delta)-DP
         chance, below = 1 / (1 + math.exp(-epsilon)), np.arange(1, right + 1)
@@ -154,6 +150,14 @@ def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=INTERVAL).compose(event, charged.count)
     epsilons = np.linspace(0.0, accountant.get_epsilon(1e-9), POINTS)
     return epsilons, np.array([accountant.get_delta(float(e)) for e in epsilons])
+
+
+def claim_of(event: DpEvent) -> Charged:
+    """The price of one round. Raises BadInput for what no audit can measure."""
+    event, steps = events.counted(event)
+    claim = Charged(event, steps, steps, math.nan)
+    claim.multiplier  # noqa: B018 - refuses what has none
+    return claim
 
 
 def charged_for(text: str, rounds: int, *, delta: float) -> Charged:
@@ -336,11 +340,7 @@ def _sure(mu: float, part: float) -> float:
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The mu of the Gaussian mechanism with this epsilon at delta (Dong, Roth, Su, arXiv:1905.02383, Corollary 2.13).
-    None is below 1e-4 or above 100, where nobody guesses, or everybody.
-
-    >>> round(gaussian_mu(4.37, 1e-5), 2)
-    1.0
-    """
+    None is below 1e-4 or above 100, where nobody guesses, or everybody."""
 
     def off(mu: float) -> float:
         first = stats.norm.logcdf(mu / 2 - epsilon / mu)
@@ -353,11 +353,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 def share(places: Iterable[Place], *, earlier: int = 0) -> float:
     """The share of the level of runs at these places, after `earlier` looks at other choices with one of them: all audits of a
-    ledger's runs in total use no more than the whole.
-
-    >>> share([("a", None)]), share([("a", 1)]), share([("a", 1), ("a", 2)]), share([("a", None), ("b", 1)], earlier=1)
-    (1.0, 0.5, 0.6666666666666666, 0.25)
-    """
+    ledger's runs in total use no more than the whole."""
     shares: dict[Hashable, float] = defaultdict(float)
     for ledger, place in places:
         shares[ledger] += 1.0 if place is None else 1 / (place * (place + 1))

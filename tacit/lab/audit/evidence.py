@@ -29,11 +29,7 @@ MOST_ROUNDS = 600
 @dataclass(frozen=True)
 class Noise:
     """A standard deviation, from the sum of `count` squared normals of mean zero. The claim: it is no smaller.
-    `excess` is the excess kurtosis of the law (integer noise is nearly normal): it takes degrees of freedom away.
-
-    >>> [round(limit, 3) for limit in Noise(squares=400.0, count=400).limits(0.025)]
-    [0.935, 1.074]
-    """
+    `excess` is the excess kurtosis of the law (integer noise is nearly normal): it takes degrees of freedom away."""
 
     squares: float
     count: int
@@ -73,11 +69,7 @@ class LeastNoise:
 
 @dataclass(frozen=True)
 class Rate:
-    """How often units were drawn: `hits` of `trials` (Clopper-Pearson). The claim: with no larger probability.
-
-    >>> round(Rate(hits=0, trials=100).limits(0.05)[1], 4)
-    0.0295
-    """
+    """How often units were drawn: `hits` of `trials` (Clopper-Pearson). The claim: with no larger probability."""
 
     hits: float
     trials: float
@@ -116,12 +108,7 @@ class Spread:
         return self.value, self.value
 
     def least(self, level: float) -> float | None:
-        """The smallest value that is not refuted; None where at this level none could be: too few draws were simulated.
-
-        >>> draws = Spread((5, 5), (10, 10), (0.5, 0.5))
-        >>> draws.least(1e-9) is None, draws.rejects(1.0, 0.5), draws.least(0.5) > draws.value
-        (True, True, True)
-        """
+        """The smallest value that is not refuted; None where at this level none could be: too few draws were simulated."""
         refuted = math.floor(level * (self.DRAWS + 1) + 1e-9) - 1  # so many simulated draws may vary as little
         if refuted < 0:
             return None
@@ -145,11 +132,7 @@ def _spread(counts: np.ndarray, sizes: tuple[int, ...], rate: tuple[float, ...])
 
 @dataclass(frozen=True)
 class Likeness:
-    """The largest cosine between `pairs` of noise vectors of `length` coordinates. The claim: they are independent, so near 0.
-
-    >>> Likeness(0.1, length=650, pairs=6).rejects(0.0, 0.01), Likeness(1.0, length=650, pairs=6).rejects(0.0, 0.01)
-    (False, True)
-    """
+    """The largest cosine between `pairs` of noise vectors of `length` coordinates. The claim: they are independent, so near 0."""
 
     cosine: float
     length: int
@@ -382,11 +365,7 @@ def checks(
 
 
 def alike(noise: np.ndarray) -> Likeness | None:
-    """The most alike two rows of noise (rows, coordinates); None where there is nothing to compare.
-
-    >>> alike(np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])).cosine
-    1.0
-    """
+    """The most alike two rows of noise (rows, coordinates); None where there is nothing to compare."""
     rows, length = noise.shape
     if rows < 2 or length < 2:
         return None

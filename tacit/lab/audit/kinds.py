@@ -20,8 +20,9 @@ from tacit.crypto.seal import Plain, Seal, Sealed
 from tacit.engine.assemble import Parts
 from tacit.engine.trainers import Trainer
 from tacit.lab.audit import evidence
+from tacit.lab.audit.estimate import Charged, claim_of
 from tacit.lab.audit.evidence import Check, Exact, Layer, Rate, Spread
-from tacit.lab.audit.probes import Claim, Prepare, Probe, Probes, claim_of
+from tacit.lab.audit.probes import Prepare, Probe, Probes
 from tacit.lab.audit.trainers import MadeBy, one_by_one
 from tacit.privacy.accounting.events import IntegerSumDpEvent
 from tacit.privacy.central.kind import BandedPlan, CentralPlan
@@ -124,7 +125,7 @@ class Local(Subject):
         return isinstance(self.algorithm.local, DpSgd)
 
     @cached_property
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[Charged]:
         """What the clients' ledgers are charged for."""
         return [claim_of(self.algorithm.cost(self.parts.population[index])) for index in self.cohort]
 
@@ -170,12 +171,12 @@ class Local(Subject):
         # from zeros, where whatever decays or is pulled stays
         still = replace(self.probes, start=torch.zeros_like(self.parts.params))
         noise, everybody = self.released(still, still.noise, rounds=rounds), self.parts.plan.noise_multipliers
-        grown = [[c.noise_multiplier * self._growth(c, r) for c in claims] for r in range(rounds)]
+        grown = [[c.multiplier * self._growth(c, r) for c in claims] for r in range(rounds)]
         due = self.probes.clip * np.array(grown)
-        unit = claims[0].noise_multiplier if everybody is None or np.ptp(everybody) == 0 else 1.0
+        unit = claims[0].multiplier if everybody is None or np.ptp(everybody) == 0 else 1.0
         yield from evidence.checks(self.where, noise / due[..., None], self.layers, multiplier=unit)
 
-    def _growth(self, claim: Claim, r: int) -> float:
+    def _growth(self, claim: Charged, r: int) -> float:
         # what the noise of a round's steps comes to in the update, in units of one step's
         local, train = self.algorithm.local, self.parts.experiment.train
         if not isinstance(local, DpSgd):
@@ -252,7 +253,7 @@ class Central(Subject):
         return self.parts.releases.server(state_digest(self.algorithm.init(self.zeros)))
 
     def server(self) -> Iterator[Check]:
-        claim, bug = claim_of(self.parts.algorithm.cost(self.parts.population[0])), self.buggy
+        claim, bug = claim_of(self.algorithm.cost(self.parts.population[0])), self.buggy
         rounds = evidence.rounds_for(1, self.layers)
         if self.parts.plan.traits.single_release:
             yield from bug._banded(cast(BandedPlan, bug.parts.plan), claim, rounds)
@@ -263,8 +264,8 @@ class Central(Subject):
         if claim.rate < 1:
             yield from bug._cohorts(claim)
 
-    def _banded(self, plan: BandedPlan, claim: Claim, rounds: int) -> Iterator[Check]:
-        mechanism, strategy, z = plan.mechanism, plan.mechanism.strategy, claim.noise_multiplier
+    def _banded(self, plan: BandedPlan, claim: Charged, rounds: int) -> Iterator[Check]:
+        mechanism, strategy, z = plan.mechanism, plan.mechanism.strategy, claim.multiplier
         whitened: list[np.ndarray] = []
         for again in range(-(-rounds // strategy.rounds)):
             released = self._run(partial(self.derive(), "again", again), rounds=min(rounds, strategy.rounds))
@@ -286,7 +287,7 @@ class Central(Subject):
             state = replace(after, params=self.zeros)
         return np.array(noise)
 
-    def _cohorts(self, claim: Claim) -> Iterator[Check]:
+    def _cohorts(self, claim: Charged) -> Iterator[Check]:
         everybody = len(self.parts.population)
         counts = [len(self.plan.sampler.draw(self.derive()(r, "cohort"), r)) for r in range(DRAWS)]
         hits = Rate(sum(counts), everybody * DRAWS)
@@ -317,11 +318,11 @@ class Central(Subject):
             yield self.check("divisor off by", 0.0, off, "a sum is not divided by the expected weight")
 
 
-def with_count(claim: Claim, count: float | None) -> float:
+def with_count(claim: Charged, count: float | None) -> float:
     """The noise over sensitivity on the sum alone: more than is priced for both, where a count of clipped updates is released."""
     if count is None:
-        return claim.noise_multiplier
-    return (claim.noise_multiplier**-2 - (2 * count) ** -2) ** -0.5  # Theorem 1 of arXiv:1905.03871
+        return claim.multiplier
+    return (claim.multiplier**-2 - (2 * count) ** -2) ** -0.5  # Theorem 1 of arXiv:1905.03871
 
 
 class Distributed(Subject):

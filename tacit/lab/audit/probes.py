@@ -1,4 +1,4 @@
-"""Rows and losses whose gradients are known, in the place of clients' own, and what a price claims; all else of a run stays.
+"""Rows and losses whose gradients are known, in the place of clients' own; all else of a run stays.
 
 A client keeps its number of records; all of them become one row. The loss is the experiment's own times a factor: 0, so that what
 is released is noise alone; so small that nothing is clipped, so that a sum counts who is in it; or so large that everything is.
@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import dp_accounting
 import numpy as np
 import torch
-from dp_accounting import DpEvent
 
 from tacit.algorithms.local_dp import LocalDP
 from tacit.data.population import Population
@@ -150,30 +148,3 @@ def _gradient(parts: Parts, x: torch.Tensor, y: torch.Tensor, start: torch.Tenso
     finally:
         parts.theta.copy_(before)
     return total.double().cpu().numpy()
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One round as it is priced: `steps` releases, noise over sensitivity, and the probability of being in one."""
-
-    noise_multiplier: float
-    rate: float = 1.0
-    steps: int = 1
-
-
-def claim_of(event: DpEvent | None) -> Claim:
-    """The claim of the price that a ledger charges for a round. Raises BadInput for what no audit can measure.
-
-    >>> from tacit.privacy.local.mechanism import SampledGaussian
-    >>> claim_of(SampledGaussian(1.5, clip=0.5, sampling_rate=0.1, steps=3).event())
-    Claim(noise_multiplier=1.5, rate=0.1, steps=3)
-    """
-    steps, rate = 1, 1.0
-    if isinstance(event, dp_accounting.SelfComposedDpEvent):
-        event, steps = event.event, event.count
-    if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-        event, rate = event.event, event.sampling_probability
-    if not isinstance(event, dp_accounting.GaussianDpEvent):
-        kind = type(event).__name__
-        raise BadInput(f"An audit measures Gaussian noise and integer shares; this is priced as {kind}.")
-    return Claim(event.noise_multiplier, rate, steps)

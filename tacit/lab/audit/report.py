@@ -16,7 +16,6 @@ from tacit.lab.audit.evidence import Audit, Judged, Noise
 from tacit.privacy.guarantee import shown
 from tacit.table import COUNT, Column, Table, for_json
 
-MOST_NAMED = 4  # lower limits in a sentence
 POINTS, BINS, LOOKS = 60, 24, 6
 FEWEST = 10  # canaries out that a point of a curve stands for
 PREDICTED = 20_000  # canaries of the mechanism that was priced, from which densities are predicted
@@ -99,7 +98,10 @@ class RunAudit:
         """A row for each group of clients that were charged alike: promised, shown and measured stand side by side."""
         who, groups = "record" if self.unit == "record" else "client", self.groups
         title = f"{self.name}: epsilon by {who} at delta = {self.delta:g}, for clients charged alike"
-        level = f"{self.against}\nshown and measured: 95 % over all rows"
+        level = (
+            f"{self.against}\na true promise is below what is measured as run half of the time: only `at least` accuses"
+        )
+        level += "\nshown and measured: 95 % over all rows"
         if self.place is not None:
             level += f" and all runs of the ledger, of which this is number {self.place}"
         columns = [
@@ -115,25 +117,8 @@ class RunAudit:
         return Table(columns, title=title).terminal(caption=level, red=red)
 
 
-def above(groups: Sequence[Alike]) -> str:
-    """A note on estimates that lie above what is promised and accuse nobody; empty where there are none."""
-    mine = [group for group in groups if group.measured.epsilon > group.promised and not group.rejected]
-    if not mine:
-        return ""
-    limits = ", ".join(dict.fromkeys(at_least(group.measured.low) for group in mine[:MOST_NAMED]))
-    more = ", …" if len(mine) > MOST_NAMED else ""
-    return (
-        "Measured as run lies above the promise, which means nothing by itself: an estimate lies above a true promise about half"
-        f" of the time; only its lower limit ({limits}{more}) accuses, where it is above the promise too."
-    )
-
-
 def at_least(value: float) -> str:
-    """A lower bound for print, rounded down to three digits: nobody is accused of more than was shown.
-
-    >>> at_least(3.4399), at_least(0.0), at_least(float("inf"))
-    ('3.43', '0', 'inf')
-    """
+    """A lower bound for print, rounded down to three digits: nobody is accused of more than was shown."""
     if not math.isfinite(value):
         return "inf"
     return f"{float(Context(prec=3, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))):g}"

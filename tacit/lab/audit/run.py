@@ -19,7 +19,7 @@ from tacit.engine.canaries import FOLDER, Canaries, layers_of, opened, read_obse
 from tacit.engine.run_files import AUDIT, read
 from tacit.errors import BadData, BadInput
 from tacit.lab.audit.estimate import Charged, Subsets, Traces, charged_for, measured, share, shown
-from tacit.lab.audit.report import Alike, Layer, RunAudit, above, pictures
+from tacit.lab.audit.report import Alike, Layer, RunAudit, pictures
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.disk import EVERYBODY
 from tacit.privacy.local.kind import promised
@@ -134,11 +134,10 @@ def judged(runs: Sequence[Audited], *, level: float) -> RunAudit:
     if not alike:
         raise BadInput(f"{first.folder} has no round in which a canary could be seen: audit a run of some rounds.")
     faint = not any(group.measured.low >= TELLING * group.promised for group in alike)
-    notes = [above(alike)]
+    most, note = first.canaries.most, ""
     if faint and not any(group.rejected for group in alike):
-        most = first.canaries.most
         more = f"Plant more (up to {most:,} fit)" if first.canaries.count < most else "No more fit"
-        notes.append(f"{FAINT} {more}, audit several runs with one promise, or {MECHANISM}.")
+        note = f"{FAINT} {more}, audit several runs with one promise, or {MECHANISM}."
     audit = RunAudit(
         first.name,
         tuple(alike),
@@ -147,7 +146,7 @@ def judged(runs: Sequence[Audited], *, level: float) -> RunAudit:
         own,
         next(iter(groups)).delta,
         first.unit,
-        tuple(note for note in notes if note),
+        (note,) if note else (),
         len(runs),
         first.against,
         earlier,

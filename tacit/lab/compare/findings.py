@@ -1,11 +1,10 @@
-"""What one attack found: numbers with 95 % intervals, lines to draw, pictures; and what attacks have left in a folder, read again.
+"""The finding of one attack: numbers with 95 % intervals, lines, pictures; and the findings in a folder, read again.
 
 A finding is about real members of a simulation and carries no noise: it is a researcher's measurement, and no epsilon covers it. A
 file is somebody's until it is checked: what is no finding is refused in a sentence, and numbers are finite or null."""
 
 import base64
 import binascii
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -105,14 +104,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one attack on one experiment found. `files` are pictures that the attack itself has written beside the finding.
-
-    Guarantee: none, and the badge says so wherever a finding is shown.
-
-    >>> found = Finding("membership", "digits", "the final model", (Number("AUC", 0.7, 0.6, 0.8, of="LiRA"),))
-    >>> Finding.of(found.record()) == found, found.badge
-    (True, 'not covered by ε')
-    """
+    """The result of one attack on one experiment. Guarantee: none, and the badge says so wherever a finding is shown."""
 
     attack: str
     experiment: str
@@ -120,11 +112,11 @@ class Finding:
     estimates: tuple[Number, ...]
     plots: tuple[Plot, ...] = ()
     notes: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
     strip: Strip | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     badge: str = BADGE
+    key: str = ""  # of the experiment and the options that it is of
 
     def number(self, name: str, of: str = "") -> Number:
         """The estimate of that name. Raises BadInput where there is none."""
@@ -145,26 +137,16 @@ class Finding:
     def record(self) -> dict[str, Any]:
         return for_json(asdict(self))
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Finding":
-        """The finding of a record. Raises BadInput for what is none."""
-        try:
-            return _FINDING.validate_json(json.dumps(record))
-        except ValidationError:
-            raise BadInput("This does not hold what an attack writes.") from None
-
-
-_FINDING = TypeAdapter(Finding)
-
 
 def findings(folder: Path) -> list[Finding]:
     """The findings in a folder, by the names of their files. Raises BadInput for one that is damaged."""
-    return [_read(file) for file in sorted(folder.glob("attack-*.json")) if NAMED.fullmatch(file.name)]
+    return [read(file) for file in sorted(folder.glob("attack-*.json")) if NAMED.fullmatch(file.name)]
 
 
-def _read(file: Path) -> Finding:
+def read(file: Path) -> Finding:
+    """The finding in a file. Raises BadInput for what is none."""
     try:
-        return _FINDING.validate_json(file.read_bytes())
+        return TypeAdapter(Finding).validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
         why = "it does not hold what an attack writes" if isinstance(error, ValidationError) else error.strerror
         raise BadInput(f"{file} is damaged ({why}): attack again with --force, which sets it aside.") from None

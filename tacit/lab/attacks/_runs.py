@@ -1,7 +1,7 @@
 """What attacks share: runs of the very experiment on a chosen part of its clients' rows, trained or watched, and kept.
 
-Rows stay with their clients, and every client keeps its name and its budget. Who is in is a function of the experiment's seed and
-of the number of the run, so that a run goes on by itself, in whatever process."""
+Rows stay with their clients, and every client keeps its name and its budget. Who is in follows from the experiment's seed and the
+number of the run, so that a run resumes in whatever process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -50,19 +50,17 @@ def pooled(experiment: Experiment, source: str, **options: Any) -> Experiment:
 
 
 def clients_of(table: dict[str, Any], seed: int, progress: Progress | None) -> tuple[Dataset, Population]:
-    """The clients that a [data] table describes."""
     dataset, _, population = clients(Experiment(data=table, run={"seed": seed}), progress=progress)
     return dataset, population
 
 
 def kept(dataset: Dataset, population: Population, mask: np.ndarray) -> Dataset:
-    """The rows of a mask, with their clients."""
     whose = np.repeat(np.arange(len(population)), population.sizes)[mask]
     rows = {"x": population.x[mask], "y": population.y[mask], "client": whose}
     return replace(dataset, **rows, client_names=population.names, mapped=False)
 
 
-def trained(tasks: Sequence[Task], place: Place, *, what: str = "runs") -> None:
+def train(tasks: Sequence[Task], place: Place, *, what: str = "runs") -> None:
     """Runs or resumes what is not finished, `place.jobs` at once. Raises TacitError where one fails."""
     waiting = [task for task in tasks if not task.finished]
     done = len(tasks) - len(waiting)
@@ -75,9 +73,9 @@ def trained(tasks: Sequence[Task], place: Place, *, what: str = "runs") -> None:
             place.tell(f"{done} of {len(tasks)} {what} are trained")
 
     failed = run_all(waiting, jobs=place.jobs, logs=place.folder / "log", watch=watch) if waiting else {}
-    for task in (task for task in waiting if task.folder in failed):
-        seed = task.experiment.run.seed
-        raise TacitError(f"{task.cell.label}, seed {seed}, could not be trained: {failed[task.folder]}")
+    for task in waiting:
+        if why := failed.get(task.folder):
+            raise TacitError(f"{task.cell.label}, seed {task.experiment.run.seed}, could not be trained: {why}")
 
 
 def watched(experiment: Experiment, home: Path, observe: Observe) -> dict[int, np.ndarray]:

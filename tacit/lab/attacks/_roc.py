@@ -1,4 +1,4 @@
-"""How well a score tells members from others, and how near a reconstruction comes: estimates with 95 % intervals, lines, pictures.
+"""How well a score tells members from others: estimates with 95 % intervals, ROC curves; and pictures of reconstructions.
 
 AUC with DeLong's variance and shares by Clopper and Pearson, both clustered by whose answers they are, and by model."""
 
@@ -6,16 +6,13 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import stats
 
 from tacit.errors import BadInput
 from tacit.lab.audit.evidence import Rate
-from tacit.lab.compare.figures import DASHES, GREY, INKS, canvas, save, title
-from tacit.lab.compare.findings import AUC, BADGE, Finding, Line, Plot, Strip
+from tacit.lab.compare.findings import AUC, Line, Strip
 from tacit.lab.compare.findings import Number as Estimate
 
 LEVEL = 0.95
@@ -23,10 +20,8 @@ TAIL = (1 - LEVEL) / 2
 RATES = (0.001, 0.01)  # false alarm rates that papers report
 POINTS = 200  # of a line that people look at
 CHANCE = "chance"  # a line of this name is what guessing reaches
-SMALLEST = 1e-4  # of a logarithmic axis
-DIAGONAL = Line(CHANCE, (SMALLEST, 1.0), (SMALLEST, 1.0))
+DIAGONAL = Line(CHANCE, (1e-4, 1.0), (1e-4, 1.0))
 MOST_PICTURES = 10
-SIDE, HEIGHT = 0.8, 4.5  # inches: of a picture, of a plot
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +70,7 @@ def auc(scored: Scored, *, of: str = "") -> Estimate:
     return Estimate(AUC, value, min(low, value), max(high, value), of)
 
 
-def found_at(scored: Scored, rate: float, *, of: str = "") -> Estimate:
+def tpr_at(scored: Scored, rate: float, *, of: str = "") -> Estimate:
     """The share of members above a threshold that at most `rate` of the others pass, with its interval."""
     outs = np.sort(scored.scores[~scored.member])[::-1]
     allowed = math.floor(rate * len(outs) + 1e-9)  # a rate of .01 of 100 is one, whatever binary fractions say
@@ -108,23 +103,19 @@ def banded(name: str, x: Sequence[float], estimates: Sequence[Estimate]) -> Line
 def too_few(scored: Scored) -> list[str]:
     """A note for every rate that so few others cannot show."""
     others = int((~scored.member).sum())
-    return [
-        f"{others} answers about others cannot show a false alarm rate of {100 * rate:g} %: there, none of them is allowed."
-        for rate in RATES
-        if rate * others < 1
-    ]
+    cannot = f"{others} answers about others cannot show a false alarm rate of"
+    return [f"{cannot} {100 * rate:g} %: there, none of them is allowed." for rate in RATES if rate * others < 1]
 
 
 def _below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The share of others below each value, ties counting half."""
+    # the share of others below each value, ties counting half
     ordered = np.sort(others)
     strictly, at_most = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
     return (strictly + at_most) / (2 * len(others))
 
 
 def _variance(parts: np.ndarray, groups: np.ndarray, models: np.ndarray | None) -> float:
-    """The variance of a sum of centred parts that belong together by group, and by model where there are several."""
-
+    # of a sum of centred parts that belong together by group, and by model where there are several
     def clustered(by: np.ndarray) -> float:
         _, where = np.unique(by, return_inverse=True)
         sums = np.bincount(where.ravel(), weights=parts)
@@ -134,33 +125,6 @@ def _variance(parts: np.ndarray, groups: np.ndarray, models: np.ndarray | None) 
     if models is None:
         return by_group
     return max(by_group, by_group + clustered(models) - clustered(np.arange(len(parts))))
-
-
-def draw(finding: Finding, folder: Path) -> tuple[str, ...]:
-    """Writes every plot of a finding and returns the names of the .png files."""
-    stems = [folder / f"attack-{finding.attack}-{plot.name}" for plot in finding.plots]
-    for plot, stem in zip(finding.plots, stems, strict=True):
-        _draw(plot, stem, badge=finding.badge)
-    return tuple(f"{stem.name}.png" for stem in stems)
-
-
-def _draw(plot: Plot, stem: Path, *, badge: str) -> None:
-    figure, axes = canvas(height=HEIGHT, width=7.0)
-    for number, one in enumerate(plot.lines):
-        chance = one.name == CHANCE
-        ink = GREY if chance else INKS[number % len(INKS)]
-        dash = ":" if chance else DASHES[number // len(INKS) % len(DASHES)]
-        axes.plot(one.x, one.y, color=ink, linestyle=dash, label=one.name, linewidth=1.0 if chance else 1.8)
-        if one.low is not None and one.high is not None:
-            axes.fill_between(one.x, one.low, one.high, color=ink, alpha=0.15, linewidth=0)
-    if plot.log:
-        least = min((value for one in plot.lines for value in one.x if value > 0), default=SMALLEST)
-        axes.set(xscale="log", yscale="log", xlim=(max(SMALLEST, least), 1.0), ylim=(max(SMALLEST, least), 1.0))
-    axes.set_xlabel(plot.x, fontsize=9, parse_math=False)
-    axes.set_ylabel(plot.y, fontsize=9, parse_math=False)
-    axes.legend(fontsize=9, frameon=False)
-    title(axes, f"{plot.title} ({badge})")
-    save(figure, stem)
 
 
 def strip_of(rows: Mapping[str, np.ndarray], shape: tuple[int, ...], *, low: float, high: float) -> Strip:
@@ -177,17 +141,3 @@ def strip_of(rows: Mapping[str, np.ndarray], shape: tuple[int, ...], *, low: flo
 
     colours, height, width = shape
     return Strip((colours, height, width), tuple((name, tuple(map(text, part[:count]))) for name, part in rows.items()))
-
-
-def draw_strip(path: Path, strip: Strip) -> None:
-    count = len(strip.rows[0][1])
-    figure = Figure(figsize=(SIDE * (count + 1.5), SIDE * len(strip.rows) + 0.4), layout="constrained")
-    cells = figure.subplots(len(strip.rows), count, squeeze=False)
-    for row, (name, pictures) in zip(cells, strip.rows, strict=True):
-        for axes, picture in zip(row, pictures, strict=True):
-            pixels = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(strip.shape).transpose(1, 2, 0)
-            axes.imshow(pixels.squeeze(), cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
-            axes.set(xticks=[], yticks=[])
-        row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, parse_math=False)
-    figure.suptitle(f"The nearest of all reconstructions ({BADGE})", fontsize=10, x=0.01, ha="left")
-    figure.savefig(path, dpi=120)
