@@ -21,7 +21,7 @@ from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.lab.audit import mechanism, trainers
 from tacit.lab.audit.bugs import bug_of
-from tacit.lab.audit.evidence import AGAIN, LEVEL, Audit, Check, Exact, Noise, Spread, confirmed, judge, unsure
+from tacit.lab.audit.evidence import AGAIN, LEVEL, Audit, Check, confirmed, exact, judge, noise, spread, unsure
 from tacit.lab.audit.mechanism import audit, prepared
 from tacit.lab.audit.report import by_trainer
 from tacit.types import Bounded
@@ -195,9 +195,9 @@ def test_an_audit_leaves_the_parts_as_they_were_and_follows_from_its_seed():
 
 def report_of(places, *, std):
     """An audit of these trainers, whose noise and clip are `std` and twice what is claimed."""
-    noise, batches = Noise(1000 * std**2, 1000), Spread((5, 6), (10, 10), (0.5, 0.5))
-    rows = [("noise multiplier", part, 1.0, noise) for part in ("", "1.weight", "least client")]
-    rows += [("clip", "", 1.0, Exact(2.0)), ("divisor off by", "", 0.0, Exact(0.0, slack=0.05))]
+    released, batches = noise(1000 * std**2, 1000), spread((5, 6), (10, 10), (0.5, 0.5))
+    rows = [("noise multiplier", part, 1.0, released) for part in ("", "1.weight", "least client")]
+    rows += [("clip", "", 1.0, exact(2.0)), ("divisor off by", "", 0.0, exact(0.0, slack=0.05))]
     rows += [("spread of batches", "", 1.0, batches)]
     checks = [Check(place, what, due, seen, "as claimed", part) for place in places for what, part, due, seen in rows]
     return Audit("digits", judge(checks))
@@ -219,7 +219,7 @@ def test_every_number_says_its_limits_or_what_it_is_held_against():
 
 
 def test_what_no_draw_could_refute_is_shown_and_not_judged():
-    one, *_ = judge([Check("site", "spread of batches", 1.0, Spread((5,), (10,), (0.5,)), "as claimed")], level=DOUBT)
+    one, *_ = judge([Check("site", "spread of batches", 1.0, spread((5,), (10,), (0.5,)), "as claimed")], level=DOUBT)
     assert (one.verdict, one.against) == ("–", "shown, not judged")
     assert "stands" not in printed(Audit("digits", (one,)), 80)
 
@@ -240,7 +240,7 @@ def look(rng, *, std=1.0):
     """What an audit sees of noise of this standard deviation, in several parts, where 1 is claimed."""
     squares = std**2 * rng.chisquare(COUNT, size=PARTS)
     return [
-        Check("server", "noise", 1.0, Noise(float(s), COUNT), "less noise", part=str(k)) for k, s in enumerate(squares)
+        Check("server", "noise", 1.0, noise(float(s), COUNT), "less noise", part=str(k)) for k, s in enumerate(squares)
     ]
 
 
@@ -267,7 +267,7 @@ def test_what_is_wrong_fails_the_second_look_at_least_as_surely_as_the_first():
 
 
 def test_a_second_look_takes_back_what_it_does_not_see_and_nothing_else():
-    low, right = Noise(0.5 * COUNT, COUNT), Noise(1.0 * COUNT, COUNT)
+    low, right = noise(0.5 * COUNT, COUNT), noise(1.0 * COUNT, COUNT)
     both = [Check("server", "noise", 1.0, low, "less", part=part) for part in ("a", "b")]
     seen = confirmed(judge(both), [Check("server", "noise", 1.0, right, "less", part="a"), both[1]])
     assert [one.rejected for one in seen] == [False, True]
@@ -279,7 +279,7 @@ def test_a_second_look_takes_back_what_it_does_not_see_and_nothing_else():
 
 
 def test_what_has_no_chance_in_it_is_not_looked_at_again(monkeypatch):
-    assert not unsure(judge([Check("stacked", "clip", 1.0, Exact(2.0), "more")]))
+    assert not unsure(judge([Check("stacked", "clip", 1.0, exact(2.0), "more")]))
     looks = counted(monkeypatch)
     assert audit(parts_of("client"), plant="clip", trainers=[ONE]).rejected
     assert len(looks) == 1
@@ -305,7 +305,7 @@ def noise_of(nonce):
 
 
 def test_what_failed_once_is_a_note_and_no_alarm(monkeypatch):
-    looks = [[Check("server", "noise", 1.0, Noise(part * COUNT, COUNT), "less noise")] for part in (0.5, 1.0)]
+    looks = [[Check("server", "noise", 1.0, noise(part * COUNT, COUNT), "less noise")] for part in (0.5, 1.0)]
     given = iter(looks)
     monkeypatch.setattr(mechanism, "_look", lambda *_, **__: (next(given), []))
     report = audit(parts_of("client"))

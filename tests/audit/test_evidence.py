@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.lab.audit.evidence import Check, Exact, LeastNoise, Likeness, Noise, Rate, Spread, alike, judge
+from tacit.lab.audit import evidence
+from tacit.lab.audit.evidence import Check, alike, exact, judge, least, likeness, rate, spread
 
 DRAWS = 4000
 
@@ -15,7 +16,7 @@ def rng():
 
 
 def noise(sample):
-    return Noise(float((sample**2).sum()), sample.size)
+    return evidence.noise(float((sample**2).sum()), sample.size)
 
 
 def within(hits, probability):
@@ -39,40 +40,42 @@ def test_honest_noise_is_rejected_as_often_as_the_level_says_and_too_little_alwa
 
 def test_limits_of_a_rate_are_wrong_no_more_often_than_they_say(rng):
     hits = rng.binomial(60, 0.25, size=DRAWS)
-    lows = np.array([Rate(int(k), 60).limits(0.05)[0] for k in hits])
+    lows = np.array([rate(int(k), 60).limits(0.05)[0] for k in hits])
     assert int((lows > 0.25).sum()) <= stats.binom.ppf(1 - 1e-6, DRAWS, 0.05)
-    assert Rate(30, 60).rejects(0.25, 0.001)
-    assert not Rate(15, 60).rejects(0.25, 0.001)
+    assert rate(30, 60).rejects(0.25, 0.001)
+    assert not rate(15, 60).rejects(0.25, 0.001)
 
 
 def test_independent_noises_are_alike_as_seldom_as_the_level_says_and_reused_ones_always(rng):
-    found = [alike(rng.normal(size=(3, 40))).rejects(0.0, 0.05) for _ in range(DRAWS)]
-    assert sum(found) <= stats.binom.ppf(1 - 1e-6, DRAWS, 0.05)
-    assert sum(found) > 0.02 * DRAWS
+    def of(rows):
+        cosines = alike(rows)
+        return likeness(float(np.abs(cosines).max()), rows.shape[1], len(cosines))
+
+    rejected = sum(of(rng.normal(size=(3, 40))).rejects(0.0, 0.05) for _ in range(DRAWS))
+    assert 0.02 * DRAWS < rejected <= stats.binom.ppf(1 - 1e-6, DRAWS, 0.05)
     first, second = rng.normal(size=(2, 40))
-    assert alike(np.array([first, second, -first])).rejects(0.0, 1e-9)
-    assert alike(np.array([first])) is None
-    assert Likeness(1.0, length=40, pairs=1).value == 1
+    assert of(np.array([first, second, -first])).rejects(0.0, 1e-9)
+    assert len(alike(np.array([first]))) == 0
 
 
 def test_batches_of_a_fixed_size_are_told_from_independent_draws(rng):
     sizes, rates = (100,) * 40, (0.25,) * 40
-    assert Spread((25,) * 40, sizes, rates).rejects(1.0, 0.001)
-    drawn = [Spread(tuple(rng.binomial(100, 0.25, 40).tolist()), sizes, rates).rejects(1.0, 0.01) for _ in range(60)]
+    assert spread((25,) * 40, sizes, rates).rejects(1.0, 0.001)
+    drawn = [spread(tuple(rng.binomial(100, 0.25, 40).tolist()), sizes, rates).rejects(1.0, 0.01) for _ in range(60)]
     assert sum(drawn) <= 6
 
 
 def test_one_client_with_less_noise_among_many_is_seen(rng):
     clients = [noise(rng.normal(size=500)) for _ in range(8)]
-    assert not LeastNoise(tuple(clients)).rejects(1.0, 0.001)
-    assert LeastNoise((*clients, noise(0.5 * rng.normal(size=500)))).rejects(1.0, 0.001)
+    assert not least(clients).rejects(1.0, 0.001)
+    assert least([*clients, noise(0.5 * rng.normal(size=500))]).rejects(1.0, 0.001)
 
 
 def test_an_exact_number_has_no_chance_in_it_and_takes_none_of_the_level():
-    assert Exact(1.005).rejects(1.0, 0.05) is False
-    assert Exact(1.02).rejects(1.0, 0.05) is True
-    exact = Check("here", "clip", 1.0, Exact(2.0), "too long")
-    chance = Check("here", "rate", 0.5, Rate(10, 20), "too often")
-    alone, together = judge([chance])[0], judge([exact, exact, chance])[2]
+    assert exact(1.005).rejects(1.0, 0.05) is False
+    assert exact(1.02).rejects(1.0, 0.05) is True
+    length = Check("here", "clip", 1.0, exact(2.0), "too long")
+    chance = Check("here", "rate", 0.5, rate(10, 20), "too often")
+    alone, together = judge([chance])[0], judge([length, length, chance])[2]
     assert (alone.low, alone.high) == (together.low, together.high)
     assert judge([chance, chance])[0].low < alone.low

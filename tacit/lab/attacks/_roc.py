@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from tacit.errors import BadInput
-from tacit.lab.audit.evidence import Rate
+from tacit.lab.audit import evidence
 from tacit.lab.compare.findings import AUC, Line, Strip
 from tacit.lab.compare.findings import Number as Estimate
 
@@ -80,7 +80,7 @@ def tpr_at(scored: Scored, rate: float, *, of: str = "") -> Estimate:
     variance, independent = _variance((hit - p) / n, groups, models), float(len(np.unique(groups)))
     if 0 < p < 1 and variance > 0:
         independent = min(float(n), p * (1 - p) / variance)
-    return Estimate(f"TPR at {100 * rate:g} % FPR", p, *Rate(p * independent, independent).limits(TAIL), of)
+    return Estimate(f"TPR at {100 * rate:g} % FPR", p, *evidence.rate(p * independent, independent).limits(TAIL), of)
 
 
 def line(scored: Scored, name: str) -> Line:

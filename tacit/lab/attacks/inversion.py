@@ -25,7 +25,7 @@ from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.lab.attacks import _roc as roc
 from tacit.lab.attacks._runs import clients_of, pooled, whole, whole_update
-from tacit.lab.audit.evidence import Rate
+from tacit.lab.audit import evidence
 from tacit.parts import models
 from tacit.training.flat import blocks
 from tacit.wire import pack, unpack
@@ -171,7 +171,7 @@ def best(records: np.ndarray, candidates: np.ndarray, *, span: float) -> tuple[n
 
 def _estimates(decibel: np.ndarray, *, of: str) -> list[Estimate]:
     n, hits, mean = len(decibel), int((decibel >= RECOVERED).sum()), float(decibel.mean())
-    low, high = Rate(hits, n).limits(roc.TAIL)
+    low, high = evidence.rate(hits, n).limits(roc.TAIL)
     half = 1.96 * float(decibel.std(ddof=1)) / math.sqrt(n) if n > 1 else None
     limits = (None, None) if half is None else (mean - half, min(mean + half, MOST_DECIBEL))
     recovered = Estimate(f"recovered, of {n}", float(hits), low * n, high * n, of)

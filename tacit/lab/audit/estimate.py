@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp, ndtr, ndtri
 
 from tacit.errors import BadInput
-from tacit.lab.audit.evidence import Noise, Rate
+from tacit.lab.audit import evidence
 from tacit.privacy.accounting import events, price
 from tacit.privacy.accounting.events import IntegerSumDpEvent, SideDpEvent
 
@@ -201,17 +201,19 @@ def measured(traces: Traces, charged: Charged, *, level: float, subsets: Subsets
     change = float((x * n).sum()) / squares if squares else 0.0
     residual = x - change * n
     freedom = residual.size - (squares > 0)  # one was spent on what a canary changes
-    noise = Noise(float((residual**2).sum()) / charged.steps, max(1, freedom))
+    noise = evidence.noise(float((residual**2).sum()) / charged.steps, max(1, freedom))
     drawn = n[:, traces.coins]
     hits, trials = int(drawn.sum()), charged.steps * drawn.size
-    rate = Rate(hits, trials).value if trials else charged.rate  # where no coin fell for a canary nothing is drawn
+    rate = (
+        evidence.rate(hits, trials).value if trials else charged.rate
+    )  # where no coin fell for a canary nothing is drawn
     identified, claimed = squares > 0 and freedom > 0, charged.multiplier
     of_change, of_noise, of_rate = (share * level for share in SHARES)
-    spread = float(stats.t.isf(of_change, noise.count)) * noise.value if identified else math.inf
+    spread = float(stats.t.isf(of_change, max(1, freedom))) * noise.value if identified else math.inf
     error = spread * math.sqrt(charged.steps / squares) if identified else math.inf
     least, most = noise.limits(of_noise)
     limits = least / (change + error), most / (change - error) if change > error else math.inf
-    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else Rate(hits, trials).limits(of_rate)
+    rates = (1.0, 1.0) if charged.rate >= 1 and hits == trials else evidence.rate(hits, trials).limits(of_rate)
     z = noise.value / change if change > 0 and identified else math.inf
     alike, repeated = _alike(residual), _repeated(drawn, charged)
     std = claimed * math.sqrt(charged.steps) * min(1.0, change - error)
@@ -247,7 +249,7 @@ def _quiet(residual: np.ndarray, std: float, subsets: Subsets, *, level: float) 
         refuted, key=lambda name: (name == ONE, unlikely[name])
     )  # the name that says more, where there is one
     total, size = sums[quietest]
-    most = Noise(float(total), size).limits(level / tests)[1]
+    most = evidence.noise(float(total), size).limits(level / tests)[1]
     return f"the noise of {quietest} is at most {most:.2g} of what is priced"
 
 

@@ -1,12 +1,11 @@
 """What an audit measured, with exact limits, and the verdict: every check of an audit at one level in total.
 
 Normal noise: sums of squares are chi-square (sigma^2 times). Draws: Clopper and Pearson 1934, from the binomial itself.
-Independence: of two independent normal vectors in n dimensions the squared cosine is Beta(1/2, (n-1)/2). Evidence has a `value`,
-`limits(level)`, each one-sided and wrong with probability at most `level`, and `rejects(claimed, level)`, which happens to a true
-claim with probability at most `level`; `tests` is how many looks at chance it is, 0 for what is exact."""
+Independence: of two independent normal vectors in n dimensions the squared cosine is Beta(1/2, (n-1)/2). Limits are one-sided,
+each wrong with probability at most `level`."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -24,153 +23,97 @@ COORDINATES = 20_000  # numbers that noise is judged by: .95 of it lies 10 stand
 MOST_CLIENTS = 6
 FEWEST_ROUNDS = 4  # of one client, so that rounds can be compared
 MOST_ROUNDS = 600
+DRAWS = 20_000  # simulated, of which so many are counted that a level of 1 in 500 is known to a sixth
+TOLERANCE = 0.01  # of an exact claim
 
 
 @dataclass(frozen=True)
-class Noise:
+class Evidence:
+    """Something measured, made by the functions below: each says what is claimed. `rejects(claimed, level)` happens to a true claim
+    with probability at most `level`; `threshold(claimed, level, unit)` says what a value without limits is held against."""
+
+    value: float
+    limits: Callable[[float], tuple[float, float]]
+    rejects: Callable[[float, float], bool]
+    tests: int = 1  # looks at chance: 0 for what is exact
+    threshold: Callable[[float, float, float], str] = lambda *_: ""
+
+
+def noise(squares: float, count: int, excess: float = 0.0) -> Evidence:
     """A standard deviation, from the sum of `count` squared normals of mean zero. The claim: it is no smaller.
     `excess` is the excess kurtosis of the law (integer noise is nearly normal): it takes degrees of freedom away."""
+    freedom = count * 2 / (2 + excess)
 
-    squares: float
-    count: int
-    excess: float = 0.0
-    tests = 1
+    def limits(level: float) -> tuple[float, float]:
+        low, high = (math.sqrt(squares / count * freedom / stats.chi2.isf(p, freedom)) for p in (level, 1 - level))
+        return low, high
 
-    @property
-    def value(self) -> float:
-        return math.sqrt(self.squares / self.count)
-
-    def limits(self, level: float) -> tuple[float, float]:
-        freedom = self.count * 2 / (2 + self.excess)
-        mean = self.squares / self.count * freedom
-        return tuple(math.sqrt(mean / stats.chi2.isf(p, freedom)) for p in (level, 1 - level))  # type: ignore[return-value]
-
-    def rejects(self, claimed: float, level: float) -> bool:
-        return self.limits(level)[1] < claimed
+    return Evidence(math.sqrt(squares / count), limits, lambda claimed, level: limits(level)[1] < claimed)
 
 
-@dataclass(frozen=True)
-class LeastNoise:
-    """The smallest of several standard deviations, each of `Noise`: the claim is about every one, and they share the level."""
-
-    of: tuple[Noise, ...]
-    tests = 1
-
-    @property
-    def value(self) -> float:
-        return min(one.value for one in self.of)
-
-    def limits(self, level: float) -> tuple[float, float]:
-        return min(one.limits(level / len(self.of)) for one in self.of)
-
-    def rejects(self, claimed: float, level: float) -> bool:
-        return any(one.rejects(claimed, level / len(self.of)) for one in self.of)
+def least(of: Sequence[Evidence]) -> Evidence:
+    """The smallest of several standard deviations, each of `noise`: the claim is about every one, and they share the level."""
+    return Evidence(
+        min(one.value for one in of),
+        lambda level: min(one.limits(level / len(of)) for one in of),
+        lambda claimed, level: any(one.rejects(claimed, level / len(of)) for one in of),
+    )
 
 
-@dataclass(frozen=True)
-class Rate:
+def rate(hits: float, trials: float) -> Evidence:
     """How often units were drawn: `hits` of `trials` (Clopper-Pearson). The claim: with no larger probability."""
 
-    hits: float
-    trials: float
-    tests = 1
+    def limits(level: float) -> tuple[float, float]:
+        low = 0.0 if hits == 0 else float(stats.beta.ppf(level, hits, trials - hits + 1))
+        return low, 1.0 if hits == trials else float(stats.beta.isf(level, hits + 1, trials - hits))
 
-    @property
-    def value(self) -> float:
-        return self.hits / self.trials
-
-    def limits(self, level: float) -> tuple[float, float]:
-        k, n = self.hits, self.trials
-        low = 0.0 if k == 0 else float(stats.beta.ppf(level, k, n - k + 1))
-        return low, 1.0 if k == n else float(stats.beta.isf(level, k + 1, n - k))
-
-    def rejects(self, claimed: float, level: float) -> bool:
-        return self.limits(level)[0] > claimed
+    return Evidence(hits / trials if trials else 0.0, limits, lambda claimed, level: limits(level)[0] > claimed)
 
 
-@dataclass(frozen=True)
-class Spread:
+def spread(counts: Sequence[int], sizes: tuple[int, ...], rates: tuple[float, ...]) -> Evidence:
     """How much the number of drawn units varies from draw to draw, over what independent draws at the claimed rate vary by.
-    The claim: no less. Batches of a fixed size vary by nothing, and have another price. `counts` are of `sizes` units at `rate`;
+    The claim: no less. Batches of a fixed size vary by nothing, and have another price. `counts` are of `sizes` units at `rates`;
     the law of the statistic is simulated, by draws of its own seed. It has no limits of its own."""
+    value, law = float(_spread(np.array(counts), sizes, rates)), _independent(sizes, rates)
+    as_little = (int((law <= value + 1e-12).sum()) + 1) / (DRAWS + 1)
 
-    counts: tuple[int, ...]
-    sizes: tuple[int, ...]
-    rate: tuple[float, ...]
-    tests = 1
-    DRAWS = 20_000  # of which so many are counted that a level of 1 in 500 is known to a sixth
+    def threshold(_: float, level: float, unit: float) -> str:
+        refuted = math.floor(level * (DRAWS + 1) + 1e-9) - 1  # so many simulated draws may vary as little
+        return NOT_JUDGED if refuted < 0 else f"≥ {np.partition(law, refuted)[refuted] * unit:.3g}"
 
-    @property
-    def value(self) -> float:
-        return float(_spread(np.array(self.counts), self.sizes, self.rate))
-
-    def limits(self, level: float) -> tuple[float, float]:
-        return self.value, self.value
-
-    def least(self, level: float) -> float | None:
-        """The smallest value that is not refuted; None where at this level none could be: too few draws were simulated."""
-        refuted = math.floor(level * (self.DRAWS + 1) + 1e-9) - 1  # so many simulated draws may vary as little
-        if refuted < 0:
-            return None
-        return float(np.partition(_independent(self.sizes, self.rate, self.DRAWS), refuted)[refuted])
-
-    def rejects(self, claimed: float, level: float) -> bool:
-        as_little = int((_independent(self.sizes, self.rate, self.DRAWS) <= self.value + 1e-12).sum())
-        return (as_little + 1) / (self.DRAWS + 1) <= level
+    return Evidence(value, lambda _: (value, value), lambda _, level: as_little <= level, threshold=threshold)
 
 
 @lru_cache(maxsize=8)
-def _independent(sizes: tuple[int, ...], rate: tuple[float, ...], draws: int) -> np.ndarray:
-    drawn = np.random.default_rng(20_261_116).binomial(sizes, rate, size=(draws, len(sizes)))
-    return _spread(drawn, sizes, rate)
+def _independent(sizes: tuple[int, ...], rates: tuple[float, ...]) -> np.ndarray:
+    drawn = np.random.default_rng(20_261_116).binomial(sizes, rates, size=(DRAWS, len(sizes)))
+    return _spread(drawn, sizes, rates)
 
 
-def _spread(counts: np.ndarray, sizes: tuple[int, ...], rate: tuple[float, ...]) -> np.ndarray:
-    n, q = np.array(sizes), np.array(rate)
+def _spread(counts: np.ndarray, sizes: tuple[int, ...], rates: tuple[float, ...]) -> np.ndarray:
+    n, q = np.array(sizes), np.array(rates)
     return ((counts - n * q) ** 2 / (n * q * (1 - q))).mean(-1)
 
 
-@dataclass(frozen=True)
-class Likeness:
+def likeness(cosine: float, length: int, pairs: int) -> Evidence:
     """The largest cosine between `pairs` of noise vectors of `length` coordinates. The claim: they are independent, so near 0."""
 
-    cosine: float
-    length: int
-    pairs: int
-    tests = 1
+    def limits(level: float) -> tuple[float, float]:  # what independent noise stays below
+        return 0.0, math.sqrt(float(stats.beta.isf(level / pairs, 0.5, (length - 1) / 2)))
 
-    @property
-    def value(self) -> float:
-        return abs(self.cosine)
-
-    def limits(self, level: float) -> tuple[float, float]:
-        most = stats.beta.isf(level / self.pairs, 0.5, (self.length - 1) / 2)
-        return 0.0, math.sqrt(float(most))  # what independent noise stays below
-
-    def rejects(self, claimed: float, level: float) -> bool:
-        return self.value > self.limits(level)[1]
+    return Evidence(abs(cosine), limits, lambda _, level: abs(cosine) > limits(level)[1])
 
 
-@dataclass(frozen=True)
-class Exact:
-    """A number that no chance is in, but for rounding. The claim: it is no larger."""
+def exact(value: float, slack: float = 0.0) -> Evidence:
+    """A number that no chance is in, but for rounding. The claim: it is no larger; `slack` is beside 1 % of the claim."""
 
-    value: float
-    tolerance: float = 0.01  # of the claim
-    slack: float = 0.0  # beside it
-    tests = 0
+    def most(claimed: float) -> float:
+        return claimed * (1 + TOLERANCE) + slack
 
-    def most(self, claimed: float) -> float:
-        return claimed * (1 + self.tolerance) + self.slack
+    def threshold(claimed: float, _: float, unit: float) -> str:
+        return f"≤ {most(claimed) * unit:.4g}"
 
-    def limits(self, level: float) -> tuple[float, float]:
-        return self.value, self.value
-
-    def rejects(self, claimed: float, level: float) -> bool:
-        return self.value > self.most(claimed)
-
-
-Evidence = Noise | LeastNoise | Rate | Spread | Likeness | Exact
+    return Evidence(value, lambda _: (value, value), lambda claimed, _: value > most(claimed), 0, threshold)
 
 
 @dataclass(frozen=True)
@@ -281,12 +224,7 @@ def judge(checks: Sequence[Check], *, level: float = LEVEL) -> tuple[Judged, ...
     share = level / max(1, sum(check.evidence.tests for check in checks))
 
     def one(c: Check) -> Judged:
-        against = ""
-        if isinstance(c.evidence, Spread):
-            least = c.evidence.least(share)
-            against = NOT_JUDGED if least is None else f"≥ {least * c.unit:.3g}"
-        elif isinstance(c.evidence, Exact):
-            against = f"≤ {c.evidence.most(c.claimed) * c.unit:.4g}"
+        against = c.evidence.threshold(c.claimed, share, c.unit)
         return Judged(c, *c.evidence.limits(share), c.evidence.rejects(c.claimed, share), against)
 
     return tuple(map(one, checks))
@@ -337,39 +275,36 @@ def rounds_for(clients: int, layers: Sequence[Layer]) -> int:
 
 
 def checks(
-    where: str, noise: np.ndarray, layers: Sequence[Layer], *, multiplier: float, excess: float = 0.0
+    where: str, released: np.ndarray, layers: Sequence[Layer], *, multiplier: float, excess: float = 0.0
 ) -> Iterator[Check]:
     """Checks of noise (rounds, clients, coordinates), each number over the deviation that is claimed for it.
     `multiplier` is what the ratio is shown by: the noise multiplier where all clients have one, else 1. Every vector is
     compared with every other one of the same client, and with those of other clients in the same round."""
     quantity = "noise multiplier" if multiplier != 1 else "noise over priced"
 
-    def noise_of(part: np.ndarray) -> Noise:
+    def of(part: np.ndarray) -> Evidence:
         numbers = part.astype(np.float64).ravel()
-        return Noise(float(numbers @ numbers), numbers.size, excess)
+        return noise(float(numbers @ numbers), numbers.size, excess)
 
     def check(evidence: Evidence, part: str = "") -> Check:
         return Check(where, quantity, 1.0, evidence, "less noise than is priced", part, multiplier)
 
-    kept = np.concatenate([noise[..., layer.place] for layer in layers], axis=-1)
-    pairs = [alike(rows) for rows in (*kept.swapaxes(0, 1), *kept)]
-    if compared := [one for one in pairs if one is not None]:
-        worst = max(compared, key=lambda one: one.value)
-        evidence = replace(worst, pairs=sum(one.pairs for one in compared))
+    kept = np.concatenate([released[..., layer.place] for layer in layers], axis=-1)
+    cosines = np.concatenate([alike(rows) for rows in (*kept.swapaxes(0, 1), *kept)])
+    if len(cosines):
+        evidence = likeness(float(np.abs(cosines).max()), kept.shape[-1], len(cosines))
         yield Check(where, "likeness of noises", 0.0, evidence, "the same noise in two releases")
-    yield check(noise_of(kept))
+    yield check(of(kept))
     if len(layers) > 1:
-        yield from (check(noise_of(noise[..., layer.place]), layer.name) for layer in layers)
-    if noise.shape[1] > 1:
-        yield check(LeastNoise(tuple(map(noise_of, kept.swapaxes(0, 1)))), "least client")
+        yield from (check(of(released[..., layer.place]), layer.name) for layer in layers)
+    if released.shape[1] > 1:
+        yield check(least([of(rows) for rows in kept.swapaxes(0, 1)]), "least client")
 
 
-def alike(noise: np.ndarray) -> Likeness | None:
-    """The most alike two rows of noise (rows, coordinates); None where there is nothing to compare."""
-    rows, length = noise.shape
-    if rows < 2 or length < 2:
-        return None
-    norms = np.linalg.norm(noise, axis=1, keepdims=True)
-    unit = noise / np.where(norms > 0, norms, 1.0)
-    cosines = (unit @ unit.T)[np.triu_indices(rows, 1)]
-    return Likeness(float(cosines[np.abs(cosines).argmax()]), length, len(cosines))
+def alike(rows: np.ndarray) -> np.ndarray:
+    """The cosines between all rows of noise (row, coordinate); none where there is nothing to compare."""
+    if rows.shape[1] < 2:
+        return np.empty(0)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = rows / np.where(norms > 0, norms, 1.0)
+    return (unit @ unit.T)[np.triu_indices(len(rows), 1)]

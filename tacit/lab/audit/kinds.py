@@ -21,7 +21,7 @@ from tacit.engine.assemble import Parts
 from tacit.engine.trainers import Trainer
 from tacit.lab.audit import evidence
 from tacit.lab.audit.estimate import Charged, claim_of
-from tacit.lab.audit.evidence import Check, Exact, Layer, Rate, Spread
+from tacit.lab.audit.evidence import Check, Layer, exact
 from tacit.lab.audit.probes import Prepare, Probe, Probes
 from tacit.lab.audit.trainers import MadeBy, one_by_one
 from tacit.privacy.accounting.events import IntegerSumDpEvent
@@ -155,7 +155,7 @@ class Local(Subject):
             self.probes.half is not None
         ):  # a count of drawn records is whole, unless a sum was divided by something else
             some = (self.released(self.probes, self.probes.half, rounds=ROUNDS) - silent) @ self.probes.direction
-            off = Exact(float(np.abs(some - np.rint(some)).max()), slack=WHOLE)
+            off = exact(float(np.abs(some - np.rint(some)).max()), slack=WHOLE)
             yield self.check("divisor off by", 0.0, off, "a sum is not divided by the expected batch")
         yield from self._rates(drawn)
         first = self.released(other, other.silent, rounds=1)
@@ -189,13 +189,13 @@ class Local(Subject):
         counts = np.rint(drawn).astype(int)
         for rate in np.unique(claimed):
             mine, of = counts[:, claimed == rate], sizes[claimed == rate]
-            chance = Rate(int(mine.clip(0, of).sum()), int(of.sum()) * len(mine))
-            measured = Exact(float((mine / of).max())) if rate == 1 else chance
+            chance = evidence.rate(int(mine.clip(0, of).sum()), int(of.sum()) * len(mine))
+            measured = exact(float((mine / of).max())) if rate == 1 else chance
             yield self.check("sampling rate", float(rate), measured, "records are drawn more often than is priced")
         some = claimed < 1
         if some.any():
             columns = np.broadcast_arrays(counts[:, some], sizes[some], claimed[some])
-            spread = Spread(*(tuple(column.ravel().tolist()) for column in columns))
+            spread = evidence.spread(*(tuple(column.ravel().tolist()) for column in columns))
             yield self.check("spread of batches", 1.0, spread, "batches vary less than independent draws do")
 
     def _added(self, probes: Probes, probe: Probe, silent: np.ndarray, drawn: np.ndarray | None = None) -> np.ndarray:
@@ -212,7 +212,7 @@ class Local(Subject):
         parts = [(layer.name, layer.place) for layer in self.layers] if len(self.layers) > 1 else []
         for name, place in (("", slice(None)), *parts):
             most = float(np.linalg.norm(vectors[:, place], axis=-1).max(initial=0.0))
-            yield self.check("clip", self.probes.clip, Exact(most), fault, part=name)
+            yield self.check("clip", self.probes.clip, exact(most), fault, part=name)
 
 
 class Central(Subject):
@@ -275,7 +275,7 @@ class Central(Subject):
         bands = range(max(1, mechanism.cycle - strategy.bands + 1) + mechanism.cycle)
         slots = [[mechanism.cohorts.scheduled(r + step) for step in range(strategy.bands)] for r in bands]
         most = max(max(np.bincount(np.concatenate(band).astype(int), minlength=1)) for band in slots)
-        yield Check(SERVER, "turns in a band", 1.0, Exact(float(most)), "a client is in two rounds whose noise is one")
+        yield Check(SERVER, "turns in a band", 1.0, exact(float(most)), "a client is in two rounds whose noise is one")
 
     def _run(self, derive: Derive, *, rounds: int) -> np.ndarray:
         # the noise of a run's first rounds in which nobody reports, as it goes on from each to the next
@@ -290,9 +290,9 @@ class Central(Subject):
     def _cohorts(self, claim: Charged) -> Iterator[Check]:
         everybody = len(self.parts.population)
         counts = [len(self.plan.sampler.draw(self.derive()(r, "cohort"), r)) for r in range(DRAWS)]
-        hits = Rate(sum(counts), everybody * DRAWS)
+        hits = evidence.rate(sum(counts), everybody * DRAWS)
         yield Check(SERVER, "sampling rate", claim.rate, hits, "clients are drawn more often than is priced")
-        spread = Spread(tuple(counts), (everybody,) * DRAWS, (claim.rate,) * DRAWS)
+        spread = evidence.spread(tuple(counts), (everybody,) * DRAWS, (claim.rate,) * DRAWS)
         yield Check(SERVER, "spread of cohorts", 1.0, spread, "cohorts vary less than independent draws do")
 
     def clients(self) -> Iterator[Check]:
@@ -312,9 +312,9 @@ class Central(Subject):
                 most = max(most, alone, among)
                 if alone > 0.1 * clip * min(1.0, server.algorithm.weights[message.sender]):
                     divided.append(alone / max(among, 1e-12))
-        yield self.check("clip", clip, Exact(most), "a client changes more of the sum than the clip that is priced")
+        yield self.check("clip", clip, exact(most), "a client changes more of the sum than the clip that is priced")
         if divided and len(self.parts.population) > OTHERS:
-            off = Exact(max(abs(ratio - 1) for ratio in divided), slack=ROUNDING)
+            off = exact(max(abs(ratio - 1) for ratio in divided), slack=ROUNDING)
             yield self.check("divisor off by", 0.0, off, "a sum is not divided by the expected weight")
 
 
@@ -370,7 +370,7 @@ class Distributed(Subject):
         added = [self.tensors("report", probe, start) - base for probe in self.probes.longer()]
         most = max(float((np.linalg.norm(one[0], axis=-1) / allowed).max()) for one in added)
         unit, fault = self.plan.grid.step * float(allowed[0]), "a client changes more of the sum than is priced"
-        yield self.check("clip on the grid", 1.0, Exact(most), fault, unit=unit)
+        yield self.check("clip on the grid", 1.0, exact(most), fault, unit=unit)
 
     def server(self) -> Iterator[Check]:
         parts, algorithm, plan = self.parts, self.algorithm, self.plan
@@ -390,7 +390,7 @@ class Distributed(Subject):
             collected.settle()
             sums.append(np.asarray(collected.open()))
         off = float(np.abs(sums[0] - sums[1]).max())
-        yield Check(SERVER, "opened sum off by", 0.0, Exact(off), "an opened sum is not the sum of the reports")
+        yield Check(SERVER, "opened sum off by", 0.0, exact(off), "an opened sum is not the sum of the reports")
 
 
 def _with_seals(parts: Parts, seal: Callable[[str, Seal], Seal]) -> Parts:

@@ -11,8 +11,9 @@ import numpy as np
 from rich.console import Group
 from rich.table import Table as Drawn
 
+from tacit.lab.audit import evidence
 from tacit.lab.audit.estimate import Charged, Measured, Traces, measured, scores
-from tacit.lab.audit.evidence import Audit, Judged, Noise
+from tacit.lab.audit.evidence import Audit, Judged
 from tacit.privacy.guarantee import shown
 from tacit.table import COUNT, Column, Table, for_json
 
@@ -180,7 +181,7 @@ def _layers(
     for name, start, stop in layers:
         mine = residual[:, (places >= start) & (places < stop)]
         if mine.size:
-            noise = Noise(float((mine.astype(float) ** 2).sum()), mine.size)
+            noise = evidence.noise(float((mine.astype(float) ** 2).sum()), mine.size)
             rows.append([name, *_short([noise.value, *noise.limits(level / len(layers))])])
     return rows
 
