@@ -7,7 +7,6 @@ from scipy import stats
 from tacit.errors import BadInput
 from tacit.lab.attacks import _roc as roc
 from tacit.lab.attacks.membership import fedmia, lira, rmia
-from tacit.lab.audit.evidence import rate as share
 
 
 def gaussian(rng, d, n, groups=None):
@@ -59,11 +58,6 @@ def test_what_all_answers_of_a_model_have_in_common_widens_the_interval():
         blind.append(plain.low <= truth <= plain.high)
     assert np.mean(covered) > 0.8
     assert np.mean(blind) < 0.5
-
-
-@pytest.mark.parametrize(("hits", "limits"), [(0, (0, 0.16843)), (10, (0.27196, 0.72804)), (20, (0.83157, 1))])
-def test_clopper_and_pearsons_limits_are_those_of_the_tables(hits, limits):
-    assert share(hits, 20).limits(roc.TAIL) == pytest.approx(limits, abs=1e-4)
 
 
 def test_no_more_others_pass_a_threshold_than_the_rate_allows_and_ties_pass_none():

@@ -38,6 +38,11 @@ def test_honest_noise_is_rejected_as_often_as_the_level_says_and_too_little_alwa
     assert all(noise(0.95 * rng.normal(size=20_000)).rejects(1.0, 1e-4) for _ in range(50))
 
 
+@pytest.mark.parametrize(("hits", "limits"), [(0, (0, 0.16843)), (10, (0.27196, 0.72804)), (20, (0.83157, 1))])
+def test_clopper_and_pearsons_limits_are_those_of_the_tables(hits, limits):
+    assert rate(hits, 20).limits(0.025) == pytest.approx(limits, abs=1e-4)
+
+
 def test_limits_of_a_rate_are_wrong_no_more_often_than_they_say(rng):
     hits = rng.binomial(60, 0.25, size=DRAWS)
     lows = np.array([rate(int(k), 60).limits(0.05)[0] for k in hits])

@@ -95,8 +95,12 @@ def test_an_honest_client_sends_the_same_whoever_is_malicious_and_a_malicious_on
         assert torch.equal(one.tensors["update"], other.tensors["update"]) == (index not in bad)
 
 
-def test_before_their_first_round_malicious_clients_are_honest():
+def test_before_their_first_round_malicious_clients_are_honest_and_who_they_are_follows_from_the_seed_alone():
     parts = build(experiment(attack={"start": 1}))
+    other = build(experiment(attack={"kind": "dba", "clients": 1}))
+    assert other.attack[0].malicious == parts.attack[0].malicious
+    another = build(experiment(attack={"clients": 0.3}, run={"seed": 1, "workers": 1}))
+    assert another.attack[0].malicious != build(experiment(attack={"clients": 0.3})).attack[0].malicious
     (bad,) = parts.attack[0].malicious
     for round, same in ((0, True), (1, False)):
         pair = (sent(parts, algorithm, round=round)[bad] for algorithm in (parts.algorithm, honest_twin(parts)))
@@ -240,16 +244,6 @@ def test_malicious_clients_are_part_of_every_release_and_of_the_name_of_its_atte
     )]  # fmt: skip
     assert len({releases.attempt("state") for releases in found}) == len(found)
     assert len({releases.common for releases in found}) == len(found)
-
-
-def test_who_is_malicious_follows_from_the_seed_and_from_nothing_else():
-    one, same, other = (
-        build(experiment(attack=attack, run={"seed": seed, "workers": 1})).attack[0].malicious
-        for seed, attack in ((0, {"clients": 0.3}), (0, {"clients": 3, "kind": "dba"}), (1, {"clients": 0.3}))
-    )
-    assert one == same
-    assert len(one) == 3
-    assert one != other
 
 
 @pytest.mark.parametrize("privacy", ["none", "local", "central"])

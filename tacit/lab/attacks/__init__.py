@@ -30,17 +30,13 @@ Tell = Callable[[str], None]
 Options = Mapping[str, Mapping[str, Any]]  # of each attack, by its name
 
 
-def silent(words: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Place:
     """Where an attack works: a folder that keeps what is finished, how many runs go concurrently, and who hears of progress."""
 
     folder: Path
     jobs: int = 1
-    tell: Tell = field(default=silent, repr=False)
+    tell: Tell = field(default=lambda words: None, repr=False)
 
 
 class Attack(ABC):
@@ -69,7 +65,7 @@ def attack(
     options: Mapping[str, Any] | None = None,
     force: bool = False,
     jobs: int | None = None,
-    tell: Tell = silent,
+    tell: Tell = lambda words: None,
 ) -> Finding:
     """Attacks an experiment and writes `out`/attack-NAME.json; what the attack keeps is in `out`/attack-NAME/.
     A finding of the same experiment and options is read and nothing is done again; a stopped attack goes on with what is finished.

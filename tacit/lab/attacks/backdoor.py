@@ -58,9 +58,15 @@ class backdoor(Attack):
         pairs = zip(cells[0].experiments, rows[-1].runs, strict=True)
         clean = results.estimate([untouched(attacked, run.folder) for attacked, run in pairs], (0.0, 1.0))
         estimates.append(_estimate(rows[-1], BACKDOORED, clean))
-        attack, attacked = _attacked(read(rows[0].runs[0].folder).experiment)
-        notes = (_taken(estimates, attack), *_notes(rows, self.seeds))
-        return Finding("backdoor", experiment.name, attacked, tuple(estimates), (_plot(rows),), notes)
+        run = read(rows[0].runs[0].folder).experiment  # with the rule that was usual
+        attack, promised = run.attack or AttackSection(), "no" if run.privacy.kind == "none" else run.privacy.kind
+        share = f"{attack.clients:.3g} of the clients malicious"
+        many = f"{attack.clients} malicious clients" if isinstance(attack.clients, int) else share
+        attacked = f"{attack.kind}, {many} from round {attack.start + 1}; {promised} privacy"
+        attacked += f", rule {run.aggregate.rule or 'mean'}"
+        return Finding(
+            "backdoor", experiment.name, attacked, tuple(estimates), (_plot(rows),), _notes(rows, self.seeds)
+        )
 
 
 def untouched(attacked: Experiment, folder: Path) -> float:
@@ -113,24 +119,6 @@ def _plot(rows: Sequence[Row]) -> Plot:
             band = [tuple(ends.tolist()) for ends in (values.min(0), values.max(0))] if len(values) > 1 else []
             lines.append(Line(f"{name}, {row.cell.label}", x, tuple(values.mean(0).tolist()), *band))
     return Plot("rounds", "The model and the backdoor by round", "round", metrics.words(rows[0].metric), tuple(lines))
-
-
-def _attacked(experiment: Experiment) -> tuple[AttackSection, str]:
-    """The attack of a run that was attacked, and what was attacked, in words."""
-    attack, kind = experiment.attack or AttackSection(), experiment.privacy.kind
-    share = f"{attack.clients:.3g} of the clients malicious"
-    many = f"{attack.clients} malicious clients" if isinstance(attack.clients, int) else share
-    promised = "no privacy" if kind == "none" else f"{kind} privacy"
-    rule = experiment.aggregate.rule or "mean"
-    return attack, f"{attack.kind}, {many} from round {attack.start + 1}; {promised}, rule {rule}"
-
-
-def _taken(estimates: Sequence[Estimate], attack: AttackSection) -> str:
-    by_cell = {one.of: one for one in estimates if one.name == BACKDOORED}
-    taken = "the attackers' class" + ("" if attack.target is None else f" ({attack.target})")
-    whose = {ATTACKED: "by the attacked model", CLIP_ONLY: "with the clip alone", NOBODY: "where nobody attacked"}
-    shares = ", ".join(f"{100 * by_cell[name].value:.3g} % {words}" for name, words in whose.items() if name in by_cell)
-    return f"Backdoor accuracy: of test rows with the trigger, so many are taken for {taken}: {shares}."
 
 
 def _notes(rows: Sequence[Row], seeds: int) -> tuple[str, ...]:

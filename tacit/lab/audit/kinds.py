@@ -71,11 +71,9 @@ class Subject:
 
     @cached_property
     def layers(self) -> list[Layer]:
-        """Where the layers lie in what is released."""
         return evidence.layers_of(self.parts.model)
 
     def readable(self, parts: Parts) -> Parts:
-        """The parts, changed so that messages can be read."""
         return parts
 
     def sent(self, probe: Probe, start: torch.Tensor, *, rounds: int = 1) -> Iterator[list[Message]]:
@@ -126,7 +124,6 @@ class Local(Subject):
 
     @cached_property
     def claims(self) -> list[Charged]:
-        """What the clients' ledgers are charged for."""
         return [claim_of(self.algorithm.cost(self.parts.population[index])) for index in self.cohort]
 
     @cached_property
@@ -351,7 +348,6 @@ class Distributed(Subject):
         return [Layer("the rotated grid", slice(0, grid.dimension))]
 
     def readable(self, parts: Parts) -> Parts:
-        """Reports that are not sealed."""
         plan = cast(DistributedPlan, parts.plan)
         group = dict(zip(parts.population.names, plan.groups.tolist(), strict=True))
         return _with_seals(
@@ -394,7 +390,6 @@ class Distributed(Subject):
 
 
 def _with_seals(parts: Parts, seal: Callable[[str, Seal], Seal]) -> Parts:
-    """The parts with other seals, by client."""
     algorithm = cast(Encrypted, parts.algorithm)
     groups = {name: replace(group, seal=seal(name, group.seal)) for name, group in algorithm.groups.items()}
     return replace(parts, algorithm=replace(algorithm, groups=groups))
