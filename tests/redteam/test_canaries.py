@@ -1,6 +1,7 @@
 """Canaries under attack: audits that accuse the innocent, that overlook the guilty, or that die; files that somebody made."""
 
 import json
+import os
 import shutil
 import tracemalloc
 from dataclasses import replace
@@ -194,6 +195,12 @@ def test_a_trace_that_somebody_made_is_one_sentence(copy, kind):
     with pytest.raises(BadData, match="round-00001"):
         audit_run(copy)
     assert not (copy / auditing.AUDIT).exists()
+
+
+def test_a_trace_of_a_terabyte_is_not_read(copy):
+    os.truncate(file_of(copy, 1), 1 << 40)
+    with pytest.raises(BadData, match="longer than a round"):
+        audit_run(copy)
 
 
 def test_a_canary_that_was_drawn_more_often_than_there_are_steps_is_one_sentence(copy):
