@@ -139,6 +139,7 @@ def attack_command(
 
     --with models=12 is how many models membership trains (even, 6 or more), or games that property plays.
     """
+    plugin.refuse_unknown("tacit.lab.attacks", name, key="the attack")
     options = options_of(having or [])
     if jobs is not None:
         check.at_least(1, **{"--jobs": jobs})

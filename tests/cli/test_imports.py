@@ -40,7 +40,6 @@ def typed(words, tmp_path, names=HEAVY):
         (["audit", "digits", "--set", "train.rond=3"], 2),
         (["attack", "membership", "--set", "train.rond=3"], 2),
         (["attack", "bakdoor"], 2),
-        (["attack", "membership", "--with", "model=3"], 2),
         (["stats", "digits", "--set", "train.rond=3"], 2),
         (["data", "digits", "--set", "train.rond=3"], 2),
         (["data", "mnits"], 2),
