@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,28 +178,20 @@ def declaration(experiment: Experiment, limits: Limits, *, name: str, rows: Data
 
 def refuse_other(asked: Terms, agreed: Terms) -> None:
     """Refuses terms that are not the agreed ones to the letter, less of anything included. Raises: Refused, naming a difference."""
-    if asked.epsilon > agreed.epsilon:
-        raise Refused(f"The server asks for epsilon {asked.epsilon:g}; the site allows {agreed.epsilon:g}.")
-    if asked.rounds != agreed.rounds:
-        raise Refused(f"The server asks for {asked.rounds} rounds; {agreed.rounds} were agreed.")
-    if asked.parameters != agreed.parameters:
-        raise Refused(f"The server asks for a model of {asked.parameters} parameters; {agreed.parameters} were agreed.")
-    if asked.frozen != agreed.frozen:
-        raise Refused(
-            f"The frozen part of the server's model (hash {asked.frozen or 'of nothing'}) is not that of the model which this site"
-            f" builds ({agreed.frozen or 'of nothing'}): give both the same file, factory and seed."
-        )
-    if asked.asked != agreed.asked:
-        raise Refused(
-            f"The server asks beside training for {asked.asked or 'nothing'}; agreed was {agreed.asked or 'nothing'}."
-        )
-    if asked.event != agreed.event:
-        less = smallest_noise(asked.event) < smallest_noise(agreed.event)
-        raise Refused(
-            f"The server asks for {'less' if less else 'other'} noise ({asked.event}) than agreed ({agreed.event})."
-        )
-    if asked != agreed:
-        raise Refused(f"The server asks for epsilon {asked.epsilon:g}; {agreed.epsilon:g} was agreed.")
+    less = "less" if smallest_noise(asked.event) < smallest_noise(agreed.event) else "other"
+    more, nothing = asked.epsilon > agreed.epsilon, "of nothing"
+    words = {
+        "epsilon": f"asks for epsilon {asked.epsilon:g}; the site {'allows' if more else 'agreed to'} {agreed.epsilon:g}",
+        "rounds": f"asks for {asked.rounds} rounds; {agreed.rounds} were agreed",
+        "parameters": f"asks for a model of {asked.parameters} parameters; {agreed.parameters} were agreed",
+        "frozen": f"has a model whose frozen part (hash {asked.frozen or nothing}) is not that of the model which this site builds"
+        f" ({agreed.frozen or nothing}): give both the same file, factory and seed",
+        "asked": f"asks beside training for {asked.asked or 'nothing'}; agreed was {agreed.asked or 'nothing'}",
+        "event": f"asks for {less} noise ({asked.event}) than agreed ({agreed.event})",
+    }
+    for part in fields(Terms):  # every one of them
+        if getattr(asked, part.name) != getattr(agreed, part.name):
+            raise Refused(f"The server {words[part.name]}.")
 
 
 def smallest_noise(event: str) -> float:

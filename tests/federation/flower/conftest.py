@@ -3,6 +3,7 @@
 import pytest
 
 from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.messages import read
 from tacit.deploy.server.server import Call, serve
 from tacit.deploy.site.keys import make_keys
 from tacit.deploy.site.limits import make_site
@@ -13,6 +14,41 @@ THREE = {
     "train": {"rounds": 3},
     "privacy": {"epsilon": [1.0, 2.0, 8.0]},
 }
+
+
+class Line(LocalGrid):
+    """A grid that hands every request to `see`, which may return what answers in the site's place, and every reply to `change`,
+    which may alter it or lose it by returning None. Nodes that are `gone` are not connected. It keeps what was asked and replied.
+    """
+
+    def __init__(self, folders, *, see=lambda message: None, change=lambda ask, node, reply: reply, gone=()):
+        super().__init__(client_app(), folders)
+        self.see, self.change, self.gone, self.asked, self.replied = see, change, gone, [], []
+
+    def get_node_ids(self):
+        return [node for node in super().get_node_ids() if node not in self.gone]
+
+    def push_messages(self, messages):
+        return [self._pushed(message, message.metadata.dst_node_id) for message in messages]
+
+    def _pushed(self, message, node):
+        if node in self.gone:
+            return ""
+        instead = self.see(message)
+        (name,) = super().push_messages([message]) if instead is None else (f"instead {len(self.asked)}",)
+        message.metadata.__dict__["_message_id"] = name
+        ask, body = read(message)
+        reply = self.change(ask, node, self._replies.pop(name) if instead is None else instead(message))
+        self.asked.append((ask, body))
+        if reply is not None:
+            self._replies[name] = reply
+            self.replied.append((ask, reply))
+        return name
+
+
+def lost(*places, kinds=("train",)):
+    """Loses the replies of these (node, round) on their way."""
+    return lambda ask, node, reply: None if ask["kind"] in kinds and (node, ask.get("round")) in places else reply
 
 
 class Federation:
@@ -30,8 +66,14 @@ class Federation:
     def site(self, index):
         return self.folder / "sites" / self.names[index]
 
-    def grid(self):
-        return LocalGrid(client_app(), [self.site(index) for index in range(len(self.names))])
+    def grid(self, kind=None, **options):
+        folders = [self.site(index) for index in range(len(self.names))]
+        return (kind or Line)(folders, **options) if kind or options else LocalGrid(client_app(), folders)
+
+    def edit(self, index, old, new, *, file="budget.toml"):
+        """The people of a site edit a file of theirs."""
+        path = self.site(index) / file
+        path.write_text(path.read_text().replace(old, new))
 
     def run(self, grid=None, *, experiment=None, observe=None, **call):
         call = {"out": self.folder / "out", "sites": self.names, "join_seconds": 20, "round_seconds": 20} | call

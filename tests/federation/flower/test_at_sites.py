@@ -6,11 +6,11 @@ import sqlite3
 import numpy as np
 import pytest
 import torch
+from federation.flower.conftest import Line
 from trained import same_model
 
 import tacit
 from tacit.deploy.server import queries
-from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import refusal
 from tacit.engine.assemble import build
 from tacit.engine.queries import kept
@@ -30,38 +30,22 @@ def charges(site):
         return [round for (round,) in book.execute("SELECT round FROM charges ORDER BY time, round")]
 
 
-def log(site):
-    return [json.loads(line) for line in (site / "log.jsonl").read_text().splitlines()]
-
-
 class Stop(BaseException):
     pass
 
 
-class Watching(LocalGrid):
-    """A grid that shows every question to a function first: what that returns is answered in the site's place."""
+def refusing(node, words, kind=Refusal.NEVER):
+    """A node that refuses to count; None: every node."""
 
-    def __init__(self, deployed, see):
-        super().__init__(client_app(), [deployed.site(index) for index in range(len(deployed.names))])
-        self.see = see
+    def see(message):
+        hit = message.metadata.message_type == "query.count" and node in (None, message.metadata.dst_node_id)
+        return (lambda asked: refusal(words, to=asked, kind=kind)) if hit else None
 
-    def push_messages(self, messages):
-        names = []
-        for message in messages:
-            said = self.see(message)
-            (name,) = super().push_messages([message]) if said is None else (self._put(message, said),)
-            names.append(name)
-        return names
-
-    def _put(self, message, said):
-        self._count += 1
-        message.metadata.__dict__["_message_id"] = str(self._count)
-        self._replies[str(self._count)] = said(message)
-        return str(self._count)
+    return see
 
 
-def is_count(message):
-    return message.metadata.message_type == "query.count"
+def kinds(grid):
+    return [ask["kind"] for ask, _ in grid.asked]
 
 
 def test_from_the_same_seed_sites_answer_what_a_simulations_clients_answer_bit_for_bit(federation, tmp_path):
@@ -105,13 +89,7 @@ def test_the_result_is_in_the_closing_table_and_on_the_page(federation):
 
 def test_who_refuses_is_missing_and_named_and_the_rest_is_what_is_known(federation):
     deployed = federation(data=HELD)
-
-    def see(message):
-        if is_count(message) and message.metadata.dst_node_id == 2:
-            return lambda asked: refusal("The site's budget does not pay.", to=asked, kind=Refusal.UNPAID)
-        return None
-
-    history = deployed.run(Watching(deployed, see))
+    history = deployed.run(deployed.grid(see=refusing(2, "The site's budget does not pay.", Refusal.UNPAID)))
     told = history.summary["at_clients"]
     assert told["missing"] == {"client-1": "The site's budget does not pay."}
     assert (told["answered"], told["clients"]) == (2, 3)
@@ -126,25 +104,18 @@ def test_who_refuses_is_missing_and_named_and_the_rest_is_what_is_known(federati
 def test_who_is_away_at_the_end_is_not_waited_for_and_is_asked_when_the_run_is_resumed(federation):
     deployed = federation(data=HELD, run={"randomness": "os"})
 
-    class Leaving(Watching):
-        gone = False
-
-        def get_node_ids(self):
-            return [node for node in super().get_node_ids() if not (self.gone and node == 3)]
-
-    grid = Leaving(deployed, lambda message: None)
+    grid = deployed.grid(Line)
 
     def leaves(record):
-        grid.gone = record["round"] == 2
+        grid.gone = (3,) if record["round"] == 2 else ()
 
     told = deployed.run(grid, observe=leaves).summary["at_clients"]
     assert told["missing"] == {"client-2": "is not connected"}
     first = kept(deployed.folder / "out")["evaluation"]
-    asked = []
-    again = Watching(deployed, lambda message: asked.append(message) if is_count(message) else None)
+    again = deployed.grid(Line)
     history = deployed.run(again, resume=True)
     assert history.summary["at_clients"]["missing"] == {}
-    assert [message.metadata.dst_node_id for message in asked] == [3]
+    assert kinds(again).count("count") == 1
     second = kept(deployed.folder / "out")["evaluation"]
     assert all(np.array_equal(first.counts[name], second.counts[name]) for name in first.counts)
     assert [charges(deployed.site(index)) for index in range(3)] == [[0, 1, 2, QUERY]] * 3
@@ -152,9 +123,7 @@ def test_who_is_away_at_the_end_is_not_waited_for_and_is_asked_when_the_run_is_r
 
 def test_a_run_that_nobody_answers_ends_well_and_says_so(federation):
     deployed = federation(data=HELD)
-    history = deployed.run(
-        Watching(deployed, lambda message: (lambda asked: refusal("no.", to=asked)) if is_count(message) else None)
-    )
+    history = deployed.run(deployed.grid(see=refusing(None, "no.")))
     assert "No site answered (client-0: no.;" in history.summary["at_clients"]["unknown"]
     assert history.summary["stopped"] == "rounds"
     assert facts(history.summary)["accuracy at the clients, on held-out rows"].count("client-0") == 1
@@ -178,14 +147,13 @@ def test_a_server_that_dies_among_the_answers_asks_the_same_again_and_nobody_ans
     with pytest.raises(Stop):
         deployed.run()
     assert not kept(deployed.folder / "out")
-    trained = []
-    grid = Watching(deployed, lambda message: trained.append(1) if message.metadata.message_type == "train" else None)
+    grid = deployed.grid(Line)
     monkeypatch.setattr(queries, "counts_of", lambda raw, *given: (seen.append(raw), real(raw, *given))[1])
     history = deployed.run(grid, resume=True)
     assert seen[2:4] == seen[:2]
     assert history.summary["at_clients"]["missing"] == {}
     assert history.summary["stopped"] == "rounds"
-    assert not trained
+    assert "train" not in kinds(grid)
     assert [charges(deployed.site(index)) for index in range(3)] == [[0, 1, 2, QUERY]] * 3
     assert charges(history.out).count(QUERY) == 3
 
@@ -207,8 +175,7 @@ def test_a_budget_that_was_lowered_during_the_run_leaves_that_site_out_and_the_r
 
     def lowered(record):
         if record["round"] == 2:
-            path = deployed.site(0) / "budget.toml"
-            path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0.5"))
+            deployed.edit(0, "epsilon = 1.0", "epsilon = 0.5")
 
     history = deployed.run(observe=lowered)
     assert "asks for epsilon 1; the site allows 0.5" in history.summary["at_clients"]["missing"]["client-0"]
@@ -226,29 +193,18 @@ def test_without_privacy_sites_answer_exactly(federation):
     assert "data.held_out, without noise." in next(deployed.site(0).glob("runs/*/promise.txt")).read_text()
 
 
-def test_a_metric_that_cannot_be_asked_for_is_refused_before_anybody_is_greeted(federation):
-    deployed = federation(data=HELD, metric={"choose": "brier"})
-    with pytest.raises(BadInput, match="cannot be asked for brier"):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": HELD, "metric": {"choose": "brier"}}, "cannot be asked for brier"),
+        ({"privacy": {"stats": ["labl"]}}, r"There is no column 'labl' to count. Did you mean 'label'"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_before_anybody_is_greeted(federation, changes, words):
+    deployed = federation(**changes)
+    with pytest.raises(BadInput, match=words):
         deployed.run()
     assert not (deployed.site(0) / "log.jsonl").exists()
-
-
-def cheats(deployed, change):
-    """Runs with a site 1 whose counts are changed on their way; returns the summary's words on it."""
-
-    def see(message):
-        if not (is_count(message) and message.metadata.dst_node_id == 2):
-            return None
-        return lambda asked: changed(grid._app(asked, grid._contexts[2]), change)
-
-    grid = Watching(deployed, see)
-    return deployed.run(grid).summary["at_clients"]
-
-
-def changed(message, change):
-    record = message.content["tacit"]
-    record["bytes"] = change(unpack(record["bytes"]))
-    return message
 
 
 @pytest.mark.parametrize(
@@ -265,7 +221,14 @@ def changed(message, change):
     ],
 )
 def test_counts_that_no_honest_site_could_send_are_left_out_by_name(federation, change, why):
-    told = cheats(federation(data=HELD), change)
+    def cheats(ask, node, reply):
+        if ask["kind"] == "count" and node == 2:
+            record = reply.content["tacit"]
+            record["bytes"] = change(unpack(record["bytes"]))
+        return reply
+
+    deployed = federation(data=HELD)
+    told = deployed.run(deployed.grid(change=cheats)).summary["at_clients"]
     assert list(told["missing"]) == ["client-1"]
     assert why in told["missing"]["client-1"]
     assert told["answered"] == 2
@@ -273,8 +236,7 @@ def test_counts_that_no_honest_site_could_send_are_left_out_by_name(federation, 
 
 def test_a_site_whose_rows_tacit_never_sees_answers_no_query(federation):
     deployed = federation(data=HELD, privacy={"kind": "none", "epsilon": None})
-    path = deployed.site(0) / "site.toml"
-    path.write_text(path.read_text() + "examples = 60\n")
+    deployed.edit(0, "name =", "examples = 60\nname =", file="site.toml")
     with pytest.raises(TacitError, match="answer nothing for results on the rows"):
         deployed.run()
 
@@ -317,21 +279,8 @@ def test_statistics_and_evaluation_of_one_run_are_two_answers_and_two_charges(fe
 
 def test_who_does_not_describe_its_columns_is_named_and_the_run_goes_on(federation):
     deployed = federation(privacy=STATS)
-
-    def see(message):
-        if is_count(message) and message.metadata.dst_node_id == 2:
-            return lambda asked: refusal("no.", to=asked)
-        return None
-
-    history = deployed.run(Watching(deployed, see))
+    history = deployed.run(deployed.grid(see=refusing(2, "no.")))
     told = json.loads((history.out / "stats.json").read_text())
     assert told["missing"] == {"client-1": "no."}
     assert told["answered"] == 2
     assert history.summary["stopped"] == "rounds"
-
-
-def test_statistics_of_a_column_that_is_not_there_are_refused_before_anybody_is_greeted(federation):
-    deployed = federation(privacy={"stats": ["labl"]})
-    with pytest.raises(BadInput, match=r"There is no column 'labl' to count. Did you mean 'label'"):
-        deployed.run()
-    assert not (deployed.site(0) / "log.jsonl").exists()

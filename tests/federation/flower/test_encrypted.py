@@ -4,11 +4,15 @@ import json
 import sqlite3
 
 import pytest
+from federation.flower.conftest import lost
 from trained import same_model
 
 import tacit
-from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server.messages import _content, new_nonce, read
+from tacit.deploy.site.site import Site
 from tacit.errors import TacitError
+from tacit.types import Message
+from tacit.wire import pack, unpack
 
 ENCRYPTED = {
     "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12, "fewest_reports": 2},
@@ -25,57 +29,22 @@ def openings(deployed):
     return sorted(found)
 
 
-class Watched(LocalGrid):
-    """Keeps what crosses the wire, and may lose answers or have the server ask for something else."""
-
-    def __init__(self, *args, change=None, lose=()):
-        super().__init__(*args)
-        self.seen, self.change, self.lose = [], change, lose
-
-    def push_messages(self, messages):
-        names = []
-        for message in messages:
-            ask = json.loads(message.content["tacit"]["json"])
-            if self.change:
-                self.change(ask, message)
-            (name,) = super().push_messages([message])
-            self.seen.append((ask["kind"], ask.get("round"), self._replies[name]))
-            if ask["kind"] in self.lose:
-                self._replies.pop(name)
-            names.append(name)
-        return names
-
-
-def grid(deployed, **options):
-    return Watched(client_app(), [deployed.site(index) for index in range(3)], **options)
-
-
-def test_encrypted_sums_at_sites_give_the_simulators_model_bit_for_bit(federation, tmp_path):
-    deployed = federation(**ENCRYPTED)
+@pytest.mark.parametrize("protect", [ENCRYPTED["protect"], {"kind": "none"}], ids=["encrypted", "in the clear"])
+def test_integer_sums_at_sites_give_the_simulators_model_bit_for_bit(federation, tmp_path, protect):
+    deployed = federation(privacy=ENCRYPTED["privacy"], protect=protect)
     tacit.run(deployed.experiment, out=tmp_path / "simulated")
     history = deployed.run()
     assert same_model(tmp_path / "simulated", history.out)
-    assert [round for round, _ in openings(deployed)] == [0, 1, 2]
+    assert [round for round, _ in openings(deployed)] == ([0, 1, 2] if "key" in protect else [])
     assert not list((deployed.folder / "server").rglob("*secret*"))
     assert not list((deployed.folder / "server").rglob("*signing*"))
 
 
-def test_integers_in_the_clear_reach_the_same_model(federation, tmp_path):
-    plain = ENCRYPTED | {"protect": {"kind": "none"}}
-    deployed = federation(**plain)
-    tacit.run(deployed.experiment, out=tmp_path / "simulated")
-    history = deployed.run()
-    assert same_model(tmp_path / "simulated", history.out)
-
-
 def test_a_second_opening_is_refused_by_the_site_and_a_repeated_question_gets_the_same_bytes(federation):
     deployed = federation(**ENCRYPTED, train={"rounds": 1})
-    line = grid(deployed)
-    deployed.run(line)
+    deployed.run()
     (asked,) = (deployed.folder / "sites").rglob("opened-*/round-*.answer")
     opener = next(index for index in range(3) if deployed.site(index) in asked.parents)
-    from tacit.deploy.site.site import Site
-
     site = Site(deployed.site(opener))
     run = json.loads((deployed.folder / "out" / "run.json").read_text())["run"]
     ask = {"kind": "open", "run": run, "round": 0, "group": asked.parent.name.removeprefix("opened-")}
@@ -90,28 +59,22 @@ def test_a_second_opening_is_refused_by_the_site_and_a_repeated_question_gets_th
 
 
 def test_a_server_cannot_have_one_report_opened(federation):
-    from tacit.types import Message
-    from tacit.wire import pack, unpack
-
-    def alone(ask, message):
+    def alone(message):
+        ask, body = read(message)
         if ask["kind"] == "open":
-            from tacit.deploy.server.messages import _content, new_nonce, read
-
-            sent = unpack(read(message)[1])
-            first = sorted(sent.tensors)[0]
-            body = pack(Message("server", {first: sent.tensors[first]}))
-            message.content = _content(ask, body, new_nonce())
+            tensors = unpack(body).tensors
+            message.content = _content(ask, pack(Message("server", {min(tensors): tensors[min(tensors)]})), new_nonce())
 
     deployed = federation(**ENCRYPTED)
     with pytest.raises(TacitError, match=r"could not be opened by .*1 whole reports arrived and 2 are needed"):
-        deployed.run(grid(deployed, change=alone))
+        deployed.run(deployed.grid(see=alone))
     assert openings(deployed) == []
 
 
 def test_a_run_whose_opening_was_lost_is_resumed_with_the_same_opening(federation, tmp_path):
     deployed = federation(**ENCRYPTED)
     with pytest.raises(TacitError, match=r"Round 1 could not be opened by .*did not answer in 0\.2 s.*--resume"):
-        deployed.run(grid(deployed, lose=("open",)), round_seconds=0.2)
+        deployed.run(deployed.grid(change=lost(*((node, 0) for node in (1, 2, 3)), kinds=("open",))), round_seconds=0.2)
     assert len(openings(deployed)) == 1
     history = deployed.run(resume=True)
     tacit.run(deployed.experiment, out=tmp_path / "whole")
@@ -121,19 +84,7 @@ def test_a_run_whose_opening_was_lost_is_resumed_with_the_same_opening(federatio
 
 def test_a_round_with_too_few_reports_is_not_opened_and_the_run_goes_on(federation):
     deployed = federation(**ENCRYPTED)
-    line = grid(deployed)
-    real = line.push_messages
-
-    def one_reports_in_round_one(messages):
-        names = []
-        for message in messages:
-            ask = json.loads(message.content["tacit"]["json"])
-            names += real([message])
-            if ask.get("round") == 1 and ask["kind"] == "train" and message.metadata.dst_node_id > 1:
-                line._replies.pop(names[-1])
-        return names
-
-    line.push_messages = one_reports_in_round_one
+    line = deployed.grid(change=lost((2, 1), (3, 1)))
     history = deployed.run(line, round_seconds=0.4)
     assert [record["opened"] for record in history.rounds] == [1, 0, 1]
     assert [round for round, _ in openings(deployed)] == [0, 2]

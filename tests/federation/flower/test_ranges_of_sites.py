@@ -7,12 +7,11 @@ import sqlite3
 import numpy as np
 import pytest
 from federation.flower.conftest import Federation
-from federation.flower.test_at_sites import Stop, Watching, charges, is_count
+from federation.flower.test_at_sites import Stop, charges, refusing
 from trained import same_model
 
 import tacit
-from tacit.deploy.server.client import LocalGrid, client_app
-from tacit.deploy.server.messages import read, refusal
+from tacit.deploy.server.messages import read
 from tacit.deploy.site.limits import make_site
 from tacit.engine.assemble import clients
 from tacit.engine.queries import kept
@@ -117,13 +116,7 @@ def test_the_range_is_at_the_server_and_in_every_sites_model_and_rows_are_scaled
 
 def test_who_does_not_answer_is_told_the_range_of_the_others_and_trains_with_it(hospitals):
     deployed = hospitals()
-
-    def see(message):
-        if is_count(message) and message.metadata.dst_node_id == 2:
-            return lambda asked: refusal("not today", to=asked)
-        return None
-
-    history = deployed.run(Watching(deployed, see))
+    history = deployed.run(deployed.grid(see=refusing(2, "not today")))
     assert any("ranges asked of 2 of 3 clients" in note for note in history.summary["notes"])
     assert charges(deployed.site(1)) == [0, 1]
     assert list(deployed.site(1).glob("runs/*/ranges.json"))
@@ -131,14 +124,8 @@ def test_who_does_not_answer_is_told_the_range_of_the_others_and_trains_with_it(
 
 def test_where_too_few_answer_the_run_stops_and_asks_only_the_others_when_it_is_resumed(hospitals):
     deployed = hospitals(run={"randomness": "os"}, train={"rounds": 1, "local_steps": 1, "min_clients": 3})
-
-    def see(message):
-        if is_count(message) and message.metadata.dst_node_id == 2:
-            return lambda asked: refusal("not today", to=asked)
-        return None
-
     with pytest.raises(TacitError, match=r"2 sites answered .* and 3 are needed \(north: not today\)"):
-        deployed.run(Watching(deployed, see))
+        deployed.run(deployed.grid(see=refusing(2, "not today")))
     first = kept(deployed.folder / "out")["ranges"]
     history = deployed.run(resume=True)
     second = kept(history.out)["ranges"]
@@ -158,10 +145,9 @@ def test_a_server_that_is_killed_tells_the_very_same_ranges_when_it_is_back(hosp
             seen.append(head["ranges"])
             if after == "counts" or len(seen) == 3:
                 raise Stop
-        return None
 
     with pytest.raises(Stop):
-        deployed.run(Watching(deployed, see))
+        deployed.run(deployed.grid(see=see))
     told = json.loads((deployed.folder / "out" / "ranges.json").read_text())["ranges"]
     assert all(each == told for each in seen)
     history = deployed.run(resume=True)
@@ -172,20 +158,13 @@ def test_a_server_that_is_killed_tells_the_very_same_ranges_when_it_is_back(hosp
 def test_a_site_that_was_away_is_given_the_range_when_it_is_let_in(hospitals):
     deployed = hospitals(run={"randomness": "os"})
 
-    class Late(LocalGrid):
-        gone = True
-
-        def get_node_ids(self):
-            return [node for node in super().get_node_ids() if not (self.gone and node == 3)]
-
     with pytest.raises(Stop):
-        deployed.run(Watching(deployed, _stop_at_training))
-    grid = Late(client_app(), [deployed.site(index) for index in range(3)])
-    site = deployed.site(2)
+        deployed.run(deployed.grid(see=_stop_at_training))
+    grid, site = deployed.grid(gone=(3,)), deployed.site(2)
     next(site.glob("runs/*/ranges.json")).unlink()  # as if it had not been told
 
     def comes(record):
-        grid.gone = False
+        grid.gone = ()
 
     deployed.run(grid, resume=True, observe=comes, join_seconds=2)
     assert list(site.glob("runs/*/ranges.json"))
@@ -207,7 +186,7 @@ def test_noise_that_hides_every_range_is_refused_before_anybody_agrees(hospitals
 def test_ranges_of_a_run_that_were_damaged_stop_it(hospitals):
     deployed = hospitals()
     with pytest.raises(Stop):
-        deployed.run(Watching(deployed, _stop_at_training))
+        deployed.run(deployed.grid(see=_stop_at_training))
     (deployed.folder / "out" / "ranges.json").write_text('{"ranges": {"chol": [NaN, 1]}, "note": ""}')
     with pytest.raises(BadInput, match="is damaged"):
         deployed.run(resume=True)

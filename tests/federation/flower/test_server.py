@@ -1,4 +1,5 @@
 import json
+import logging
 import re
 import sqlite3
 import stat
@@ -9,12 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from federation.flower.conftest import Line, lost
+from flwr.app import Context, RecordDict
+from flwr.supercore.logger import log
 from trained import same_model
 
 import tacit
-from tacit.deploy.server import trainer
-from tacit.deploy.server.client import LocalGrid, client_app
+from tacit.deploy.server import gather, registration, server, trainer
 from tacit.deploy.server.messages import refusal
+from tacit.engine import loop as loop_module
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, Refusal, RunExists, TacitError
 
@@ -84,34 +88,26 @@ def test_nothing_private_beyond_the_update_crosses_the_wire(federation):
     assert record["clipped"] is None
 
 
+CYCLE = {
+    "privacy": {"kind": "central", "epsilon": 8.0, "sampler": "cyclic"},
+    "train": {"clients_per_round": 1, "rounds": 7},
+}
+
+
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
-def test_a_resumed_deployment_of_public_cohorts_goes_on_with_its_noise_and_every_site_pays_for_its_turns(
-    federation, tmp_path, randomness
+@pytest.mark.parametrize(("changes", "stopped", "rounds"), [({}, 1, 3), (CYCLE, 3, 7)], ids=["all", "public cohorts"])
+def test_a_resumed_deployment_goes_on_with_its_noise_and_charges_no_round_twice(
+    federation, tmp_path, randomness, changes, stopped, rounds
 ):
-    turns = {"clients_per_round": 1, "rounds": 7}
-    privacy = {"kind": "central", "epsilon": 8.0, "sampler": "cyclic"}
-    deployed = federation(privacy=privacy, train=turns, run={"randomness": randomness})
+    deployed = federation(**changes, run={"randomness": randomness})
     with pytest.raises(Stop):
-        deployed.run(observe=stop_after(3))
+        deployed.run(observe=stop_after(stopped))
     history = deployed.run(resume=True)
-    assert history.summary["rounds"] == 7
-    paid = sorted(round for index in range(3) for round, _ in charges(deployed.site(index)))
-    assert paid == list(range(7))
-    assert all({round % 3 for round, _ in charges(deployed.site(index))} != {0, 1, 2} for index in range(3))
+    assert history.summary["rounds"] == rounds
+    paid = [[round for round, _ in charges(deployed.site(index))] for index in range(3)]
+    assert sorted(round for own in paid for round in own) == sorted(list(range(rounds)) * (1 if changes else 3))
+    assert not changes or all({round % 3 for round in own} != {0, 1, 2} for own in paid)  # in its turn alone
     assert stat.S_IMODE((history.out / CHECKPOINT).stat().st_mode) == 0o600
-    if randomness == "seeded":
-        tacit.run(deployed.experiment, out=tmp_path / "whole")
-        assert same_model(tmp_path / "whole", history.out)
-
-
-@pytest.mark.parametrize("randomness", ["seeded", "os"])
-def test_a_resumed_deployment_goes_on_and_charges_no_round_twice(federation, tmp_path, randomness):
-    deployed = federation(run={"randomness": randomness})
-    with pytest.raises(Stop):
-        deployed.run(observe=stop_after(1))
-    history = deployed.run(resume=True)
-    assert history.summary["rounds"] == 3
-    assert [round for round, _ in charges(deployed.site(0))] == [0, 1, 2]
     if randomness == "seeded":
         tacit.run(deployed.experiment, out=tmp_path / "whole")
         assert same_model(tmp_path / "whole", history.out)
@@ -121,8 +117,6 @@ def test_a_resumed_deployment_goes_on_and_charges_no_round_twice(federation, tmp
 def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_nothing(
     federation, monkeypatch, randomness
 ):
-    from tacit.engine import loop as loop_module
-
     deployed = federation(run={"randomness": randomness})
     real, seen = loop_module.receive, []
 
@@ -145,13 +139,6 @@ def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_n
     assert [round for round, _ in charges(deployed.site(2))] == [0, 1, 2]
 
 
-def test_a_finished_deployment_is_not_overwritten(federation):
-    deployed = federation()
-    deployed.run()
-    with pytest.raises(RunExists, match="--resume"):
-        deployed.run()
-
-
 def test_a_site_that_did_not_join_is_named(federation):
     deployed = federation()
     with pytest.raises(TacitError, match=r"1 of 4 sites did not join \(north\)"):
@@ -165,22 +152,6 @@ def test_two_nodes_with_one_name_are_refused(federation):
         deployed.run()
 
 
-class Retold(LocalGrid):
-    """A grid on which one site's greeting says something else."""
-
-    def __init__(self, *args, change):
-        super().__init__(*args)
-        self.change = change
-
-    def pull_messages(self, message_ids):
-        for message in super().pull_messages(message_ids):
-            head = message.content["tacit"]
-            said = json.loads(head["json"])
-            if said.get("site") == "client-1":
-                head["json"] = json.dumps(said | self.change)
-            yield message
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -192,32 +163,20 @@ class Retold(LocalGrid):
 )
 def test_a_site_that_does_not_fit_is_refused_by_name(federation, change, words):
     deployed = federation()
-    folders = [deployed.site(index) for index in range(3)]
+
+    def retold(ask, node, reply):
+        head = reply.content["tacit"]
+        if node == 2:
+            head["json"] = json.dumps(json.loads(head["json"]) | change)
+        return reply
+
     with pytest.raises(TacitError, match=words):
-        deployed.run(Retold(client_app(), folders, change=change))
-
-
-class Silent(LocalGrid):
-    """A grid on which the answers of some nodes to some rounds are lost on the way."""
-
-    def __init__(self, *args, lost):
-        super().__init__(*args)
-        self.lost = lost
-
-    def push_messages(self, messages):
-        names = []
-        for message in messages:
-            (name,) = super().push_messages([message])
-            names.append(name)
-            ask = json.loads(message.content["tacit"]["json"])
-            if (message.metadata.dst_node_id, ask.get("round")) in self.lost:
-                self._replies.pop(name)
-        return names
+        deployed.run(deployed.grid(change=retold))
 
 
 def test_a_round_goes_on_without_a_silent_site_whose_charge_is_spent(federation):
     deployed = federation(train={"min_clients": 2})
-    grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
+    grid = deployed.grid(change=lost((2, 1)))
     history = deployed.run(grid, round_seconds=0.2)
     assert [record["answered"] for record in history.rounds] == [3, 2, 3]
     assert [round for round, _ in charges(deployed.site(1))] == [0, 1, 2]
@@ -225,7 +184,7 @@ def test_a_round_goes_on_without_a_silent_site_whose_charge_is_spent(federation)
 
 def test_a_round_with_too_few_answers_stops_the_run_with_the_reason_and_resumes(federation, tmp_path):
     deployed = federation(train={"min_clients": 3})
-    grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
+    grid = deployed.grid(change=lost((2, 1)))
     with pytest.raises(
         TacitError, match=r"Round 2 got 2 answers and needs 3 \(client-1: did not answer in 0.2 s\).*--resume"
     ):
@@ -252,8 +211,6 @@ def test_sites_that_have_spent_their_budgets_do_not_agree_to_another_run(federat
 
 
 def test_a_central_run_that_is_resumed_pays_for_the_round_it_repeats_with_new_noise(federation, monkeypatch):
-    from tacit.engine import loop as loop_module
-
     deployed = federation(
         privacy={"kind": "central", "epsilon": 50.0, "noise_multiplier": 1.0}, run={"randomness": "os"}
     )
@@ -292,48 +249,22 @@ def test_a_run_is_resumed_while_the_server_before_it_is_on_its_way_out(federatio
 
 
 def test_a_question_that_was_lost_is_asked_again_before_half_the_time_is_over(federation, monkeypatch):
-    from tacit.deploy.server import registration
-
     deployed = federation(train={"rounds": 1})
-    line, asked = deployed.grid(), []
-    real = line.push_messages
-
-    def loses_the_first_hello(messages):
-        asked.append(len(messages))
-        names = real(messages)
-        if len(asked) == 1:
-            line._replies.clear()
-        return names
-
-    line.push_messages = loses_the_first_hello
-    for module in (registration, registration):
-        monkeypatch.setattr(module, "AGAIN_SECONDS", 0.3)
-    deployed.run(line, join_seconds=3600)  # half of that would outlast any test run
-    assert asked[:2] == [3, 3]
-
-
-class Away(LocalGrid):
-    """A grid on which one node is gone for some looks at who is here."""
-
-    def __init__(self, *args, node, looks):
-        super().__init__(*args)
-        self.node, self.looks = node, looks
-
-    def get_node_ids(self):
-        self.looks -= 1
-        return [node for node in super().get_node_ids() if node != self.node or self.looks < 0]
+    grid = deployed.grid(change=lambda ask, node, reply: reply if len(grid.asked) >= 3 else None)
+    monkeypatch.setattr(registration, "AGAIN_SECONDS", 0.3)
+    deployed.run(grid, join_seconds=3600)  # half of that would outlast any test run
+    assert [ask["kind"] for ask, _ in grid.asked[:6]] == ["hello"] * 6
 
 
 def test_a_site_that_was_away_when_a_run_was_resumed_is_let_in_before_the_next_round(federation, monkeypatch, capsys):
     deployed = federation(train={"rounds": 5})
     with pytest.raises(Stop):
         deployed.run(observe=stop_after(0))
-    folders, seen = [deployed.site(index) for index in range(3)], []
-    grid = Away(client_app(), folders, node=2, looks=10**6)
+    seen, grid = [], deployed.grid(gone=(2,))
 
     def comes_back(record):
         seen.append(record["answered"])
-        grid.looks = 0 if record["round"] == 2 else grid.looks
+        grid.gone = () if record["round"] == 2 else grid.gone
 
     deployed.run(grid, resume=True, join_seconds=0.4, observe=comes_back)
     assert seen == [2, 2, 3, 3]
@@ -347,11 +278,10 @@ def test_a_site_is_not_let_in_under_the_name_of_another_that_is_away(federation,
         deployed.run(observe=stop_after(0))
     for place in (deployed.site(1), deployed.site(2)):  # the third comes as the second, which is away
         (place / "site.toml").write_text('name = "client-1"\n')
-    folders = [deployed.site(index) for index in range(3)]
-    grid = Away(client_app(), [folders[0], folders[2]], node=2, looks=10**6)
+    grid = Line([deployed.site(0), deployed.site(2)], gone=(2,))
 
     def comes(record):
-        grid.looks = 0
+        grid.gone = ()
 
     history = deployed.run(grid, resume=True, join_seconds=0.4, observe=comes)
     assert [record["answered"] for record in history.rounds][1:] == [1, 1, 1]
@@ -366,34 +296,29 @@ def test_two_sites_that_swapped_their_names_are_refused(federation):
         deployed.run()
 
 
-class Restarted(Away):
-    """A grid on which one node loses its first question of a round, goes, and is back a little later."""
-
-    lost = 0
-
-    def push_messages(self, messages):
-        names = super().push_messages(messages := list(messages))
-        for name, message in zip(names, messages, strict=True):
-            if message.metadata.dst_node_id == self.node and message.metadata.message_type == "train" and not self.lost:
-                self.lost, self.looks = 1, 3
-                self._replies.pop(name)
-        return names
-
-
 def test_a_question_that_was_lost_with_its_site_is_asked_again_as_soon_as_the_site_is_back(federation, monkeypatch):
-    from tacit.deploy.server import gather
+    class Restarted(Line):
+        looks = 0
+
+        def get_node_ids(self):
+            self.looks -= 1
+            return [node for node in super().get_node_ids() if node != 2 or self.looks < 0]
+
+    def goes(ask, node, reply):  # it loses its first question of a round, goes, and is back a little later
+        if node != 2 or ask["kind"] != "train" or lost:
+            return reply
+        grid.looks = 3
+        return lost.append(ask)
 
     monkeypatch.setattr(gather, "LOOK_SECONDS", 0.05)
-    deployed = federation(train={"rounds": 1})
-    grid = Restarted(client_app(), [deployed.site(index) for index in range(3)], node=2, looks=0)
+    deployed, lost = federation(train={"rounds": 1}), []
+    grid = deployed.grid(Restarted, change=goes)
     history = deployed.run(grid, round_seconds=3600)  # the next turn would be after half a minute
-    assert grid.lost
+    assert lost
     assert [record["answered"] for record in history.rounds] == [3]
 
 
 def test_the_silent_are_asked_again_ever_more_seldom(monkeypatch):
-    from tacit.deploy.server import gather
-
     now = [0.0]
     monkeypatch.setattr(gather.time, "monotonic", lambda: now[0])
 
@@ -432,38 +357,12 @@ def test_everything_in_a_servers_results_is_named_in_the_threat_model_and_no_upd
     assert not any(name.endswith(".answer") for name in held)
 
 
-class Gone(LocalGrid):
-    """A grid whose nodes in `gone` are not connected and answer nothing; what those in `broke` say is that they cannot pay."""
-
-    gone: tuple[int, ...] = ()
-    broke: tuple[int, ...] = ()
-
-    def get_node_ids(self):
-        return [node for node in super().get_node_ids() if node not in self.gone]
-
-    def push_messages(self, messages):
-        names = []
-        for message in messages:
-            node = message.metadata.dst_node_id
-            if node in self.broke:
-                self._count += 1
-                names.append(str(self._count))
-                message.metadata.__dict__["_message_id"] = names[-1]
-                self._replies[names[-1]] = refusal("the budget is used up", to=message, kind=Refusal.UNPAID)
-            elif node in self.gone:
-                names.append("")
-            else:
-                names += super().push_messages([message])
-        return names
-
-
 def test_every_round_names_who_was_asked_and_did_not_answer_or_refused_and_why(federation):
     deployed = federation(train={"min_clients": 1})
-    grid = Silent(client_app(), [deployed.site(index) for index in range(3)], lost={(2, 1)})
+    grid = deployed.grid(change=lost((2, 1)))
 
     def withdraw(record):
-        path = deployed.site(2) / "budget.toml"
-        path.write_text(path.read_text().replace("most_rounds = 3", "most_rounds = 1"))
+        deployed.edit(2, "most_rounds = 3", "most_rounds = 1")
 
     history = deployed.run(grid, round_seconds=0.2, observe=withdraw)
     absent = [json.loads(line)["absent"] for line in (history.out / "rounds.jsonl").read_text().splitlines()]
@@ -475,7 +374,7 @@ def test_every_round_names_who_was_asked_and_did_not_answer_or_refused_and_why(f
 
 def test_a_site_that_has_left_is_asked_and_charged_nothing_until_it_is_back(federation):
     deployed = federation(train={"rounds": 5, "min_clients": 2})
-    grid = Gone(client_app(), [deployed.site(index) for index in range(3)])
+    grid = deployed.grid(Line)
 
     def observe(record):
         grid.gone = (2,) if record["round"] < 3 else ()
@@ -492,10 +391,13 @@ def test_a_site_that_has_left_is_asked_and_charged_nothing_until_it_is_back(fede
 
 def test_a_site_whose_own_ledger_is_spent_counts_as_out_of_budget_and_is_charged_no_more(federation):
     deployed = federation(train={"rounds": 4})
-    grid = Gone(client_app(), [deployed.site(index) for index in range(3)])
+    grid = deployed.grid(Line)
+
+    def cannot_pay(message):
+        return lambda asked: refusal("the budget is used up", to=asked, kind=Refusal.UNPAID)
 
     def observe(record):
-        grid.broke = (2,)
+        grid.see = lambda message: cannot_pay(message) if message.metadata.dst_node_id == 2 else None
 
     history = deployed.run(grid, observe=observe)
     assert [round for round, name in charges(history.out) if name == "client-1"] == [0, 1]
@@ -506,7 +408,7 @@ def test_a_site_whose_own_ledger_is_spent_counts_as_out_of_budget_and_is_charged
 
 def test_a_run_whose_sites_have_left_stops_by_name_and_charges_nobody(federation):
     deployed = federation(train={"min_clients": 2})
-    grid = Gone(client_app(), [deployed.site(index) for index in range(3)])
+    grid = deployed.grid(Line)
 
     def observe(record):
         grid.gone = (2,) if record["round"] == 0 else (1, 2)
@@ -532,13 +434,6 @@ def test_a_server_that_flower_ends_leaves_no_word_that_is_taken_for_its_successo
 
 def flwr_run(deployed, monkeypatch, **config):
     """What Flower's ServerApp process does with Tacit's: run it, and log what it raises with its traceback."""
-    import logging
-
-    from flwr.app import Context, RecordDict
-    from flwr.supercore.logger import log
-
-    from tacit.deploy.server import server
-
     monkeypatch.setattr(server, "end_with_parent", lambda: None)
     config = {"sites": ",".join(deployed.names), "out": str(deployed.folder / "out"), "keys": "keys"} | config
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
@@ -562,8 +457,6 @@ def flwr_run(deployed, monkeypatch, **config):
 def test_a_run_that_flwr_run_starts_and_tacit_refuses_ends_as_one_sentence(
     federation, monkeypatch, capfd, caplog, config, words
 ):
-    import re
-
     deployed = federation(train={"rounds": 1})
     deployed.run()
     capfd.readouterr()
@@ -575,8 +468,6 @@ def test_a_run_that_flwr_run_starts_and_tacit_refuses_ends_as_one_sentence(
 
 
 def test_an_error_that_is_no_refusal_keeps_its_traceback(federation, monkeypatch, caplog):
-    from tacit.deploy.server import server
-
     def broken(*arguments):
         raise ZeroDivisionError("no such thing")
 

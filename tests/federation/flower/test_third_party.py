@@ -10,9 +10,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import tacit
-from tacit.deploy.server.client import LocalGrid, client_app, greet, tacit_mod
+from tacit.deploy.server.client import LocalGrid, greet, tacit_mod
 from tacit.deploy.site.site import Site
+from tacit.engine.assemble import build
 from tacit.errors import TacitError
+from tacit.privacy.ledger import reader as books
 from tacit.wire import unpack
 
 CENTRAL = {"privacy": {"kind": "central", "epsilon": 30.0, "clip": 0.5}}
@@ -33,8 +35,7 @@ def foreign(train):
 
 def declare_rows(deployed):
     for index in range(3):
-        with (deployed.site(index) / "site.toml").open("a") as file:
-            file.write("examples = 60\n")
+        deployed.edit(index, "name =", "examples = 60\nname =", file="site.toml")
 
 
 def run_with(deployed, app):
@@ -98,8 +99,6 @@ def test_rows_that_are_only_declared_are_not_trained_by_tacit(federation):
 
 
 def arrays_of(experiment):
-    from tacit.engine.assemble import build
-
     parameters = build(experiment).model.named_parameters()
     return ArrayRecord({name: Array(tensor.detach().numpy().copy()) for name, tensor in parameters})
 
@@ -117,8 +116,6 @@ def test_under_flowers_own_fedavg_a_site_keeps_its_budget_and_its_ledger(federat
     for index, limit in enumerate((1.0, 2.0, 8.0)):
         site = deployed.site(index)
         assert charges(site) == [0, 1, 2]
-        from tacit.privacy.ledger import reader as books
-
         (spent,) = books.spent(books.entries(site / "ledger.db"), delta=1e-5).values()
         assert 0.97 * limit < spent <= limit
         (promise,) = site.glob("runs/*/promise.txt")
@@ -156,9 +153,7 @@ def test_the_new_arrays_are_the_old_ones_and_the_simulators_update(federation, t
     deployed = federation(data={"clients": 1}, privacy={"epsilon": 3.0}, train={"rounds": 1})
     (deployed.site(0) / "experiment.toml").write_text(deployed.experiment.toml())
     history = tacit.run(deployed.experiment, out=tmp_path / "simulated")
-    grid = LocalGrid(client_app(), [deployed.site(0)])
-    records = {"arrays": arrays_of(deployed.experiment), "config": ConfigRecord({"server-round": 1})}
-    (reply,) = grid.send_and_receive([Message(RecordDict(records), 1, "train")])
+    reply = ask_plain(deployed, 1)
     found = [torch.from_numpy(array.numpy().copy()) for array in reply.content["arrays"].values()]
     assert reply.content["metrics"]["num-examples"] == 60
     assert all(

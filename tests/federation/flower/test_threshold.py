@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from federation.flower.conftest import Line, lost
 from known_keys import safe_prime_key
 from redteam.lying_server import accept
 from trained import same_model
@@ -39,37 +40,6 @@ def one_key_for_all_federations(monkeypatch):
     key = safe_prime_key()
     monkeypatch.setattr(key_files, "new_key", lambda experiment: key)
     monkeypatch.setattr(kind, "new_key", lambda experiment: key)
-
-
-class Wire(LocalGrid):
-    """Hands every answer to `change`, which may alter it, or lose it by returning None; keeps what was asked."""
-
-    def __init__(self, deployed, *, change=lambda ask, node, message: message):
-        super().__init__(client_app(), [deployed.site(index) for index in range(3)])
-        self.change, self.questions, self.answers = change, [], []
-
-    def push_messages(self, messages):
-        names = []
-        for message in messages:
-            (name,) = super().push_messages([message])
-            names.append(name)
-            ask, body = read(message)
-            reply = self.change(ask, message.metadata.dst_node_id, self._replies.pop(name))
-            self.questions.append((ask, body))
-            if reply is not None:
-                self._replies[name] = reply
-                self.answers.append((ask, b"" if reply.has_error() else read(reply)[1]))
-        return names
-
-
-def lost(*kinds, nodes=(1, 2, 3), round=0):
-    """Loses the answers of some nodes to some questions of a round."""
-
-    def change(ask, node, message):
-        hit = ask["kind"] in kinds and node in nodes and ask.get("round") == round
-        return None if hit else message
-
-    return change
 
 
 def openings(deployed, index):
@@ -121,12 +91,12 @@ def test_nobody_has_more_of_the_key_than_its_own_share(federation):
 
 def test_the_bytes_of_openings_are_those_that_crossed_the_wire(federation):
     deployed = federation(**SPLIT, train=ONE)
-    line = Wire(deployed)
+    line = deployed.grid(Line)
     history = deployed.run(line)
-    ((_, broadcast), *_) = [asked for asked in line.questions if asked[0]["kind"] == "train"]
-    reports = sum(len(body) for ask, body in line.answers if ask["kind"] == "train")
-    asked = [len(body) for ask, body in line.questions if ask["kind"] == "open"]
-    answered = [len(body) for ask, body in line.answers if ask["kind"] == "open"]
+    ((_, broadcast), *_) = [asked for asked in line.asked if asked[0]["kind"] == "train"]
+    reports = sum(len(read(reply)[1]) for ask, reply in line.replied if ask["kind"] == "train")
+    asked = [len(body) for ask, body in line.asked if ask["kind"] == "open"]
+    answered = [len(read(reply)[1]) for ask, reply in line.replied if ask["kind"] == "open"]
     assert len(asked) == len(answered) == 3
     assert history.summary["uplink_bytes"] == reports + sum(answered)
     packing = 1000 * len(asked)  # names and lengths of the reports in a question are not counted
@@ -135,10 +105,10 @@ def test_the_bytes_of_openings_are_those_that_crossed_the_wire(federation):
 
 def test_a_second_opening_is_refused_by_every_site_and_a_repeated_question_gets_the_same_bytes(federation):
     deployed = federation(**SPLIT, train=ONE)
-    line = Wire(deployed)
+    line = deployed.grid(Line)
     deployed.run(line)
-    asks = [(ask, body) for ask, body in line.questions if ask["kind"] == "open"]
-    said = [body for ask, body in line.answers if ask["kind"] == "open"]
+    asks = [(ask, body) for ask, body in line.asked if ask["kind"] == "open"]
+    said = [read(reply)[1] for ask, reply in line.replied if ask["kind"] == "open"]
     for index, ((ask, body), kept) in enumerate(zip(asks, said, strict=True)):
         site = Site(deployed.site(index))
         assert site.answer(ask, body)[1] == kept
@@ -158,10 +128,10 @@ def test_a_second_opening_is_refused_by_every_site_and_a_repeated_question_gets_
         assert openings(deployed, index) == [0]
 
 
-def other_sum(body):
-    """The same question with one report less: two whole reports are left, which is enough."""
+def other_sum(body, reports=2):
+    """The same question with fewer reports: two whole ones are enough."""
     tensors = unpack(body).tensors
-    return pack(Message("server", {name: tensors[name] for name in sorted(tensors)[:2]}))
+    return pack(Message("server", {name: tensors[name] for name in sorted(tensors)[:reports]}))
 
 
 def lying(deployed, nodes):
@@ -183,7 +153,7 @@ def lying(deployed, nodes):
 
 def test_a_wrong_share_is_left_out_by_name_and_the_others_open(federation, tmp_path):
     deployed = federation(**SPLIT, train=ONE)
-    history = deployed.run(Wire(deployed, change=lying(deployed, nodes=(1,))))
+    history = deployed.run(deployed.grid(change=lying(deployed, nodes=(1,))))
     assert same_model(simulated(deployed, tmp_path / "simulated"), history.out)
     (record,) = history.rounds
     text = "Share 1 answered with something else than its part of this sum: leave it out."
@@ -202,7 +172,7 @@ def test_another_sites_share_is_no_answer(federation):
                 message.content = _content(*said[1], new_nonce())
         return message
 
-    history = deployed.run(Wire(deployed, change=copied))
+    history = deployed.run(deployed.grid(change=copied))
     assert history.rounds[0]["refused"] == {
         f"the share of {deployed.names[1]}": "It answered with share 1, and its own is 2: leave it out."
     }
@@ -214,7 +184,7 @@ def test_with_too_few_good_answers_nothing_is_opened_and_the_run_goes_on_when_th
         r"Round 1 is opened by 2 of 3 sites, and 1 gave their part \(.*client-0: Share 1 answered with something else"
     )
     with pytest.raises(TacitError, match=said):
-        deployed.run(Wire(deployed, change=lying(deployed, nodes=(1, 2))))
+        deployed.run(deployed.grid(change=lying(deployed, nodes=(1, 2))))
     assert (deployed.folder / "out" / "rounds.jsonl").read_text() == ""
     history = deployed.run(resume=True)
     assert same_model(simulated(deployed, tmp_path / "whole"), history.out)
@@ -223,7 +193,7 @@ def test_with_too_few_good_answers_nothing_is_opened_and_the_run_goes_on_when_th
 
 def test_lost_answers_stop_the_run_and_come_back_unchanged(federation, tmp_path):
     deployed = federation(**SPLIT, train=ONE)
-    line = Wire(deployed, change=lost("open", nodes=(2, 3)))
+    line = deployed.grid(change=lost((2, 0), (3, 0), kinds=("open",)))
     with pytest.raises(
         TacitError,
         match=r"1 gave their part \(client-1: did not answer in 0\.2 s; client-2: did not answer in 0\.2 s\)",
@@ -250,44 +220,32 @@ def test_a_resumed_server_asks_for_the_sum_it_asked_for_although_other_reports_h
     twin.folder = tmp_path / "twin"
     shutil.copytree(deployed.folder / "sites", twin.folder / "sites")
     shutil.copytree(deployed.folder / "server", twin.folder / "server")
-    late = lost("train", nodes=(3,))
+    late = lost((3, 0))
 
     def nothing(ask, node, message):
         return None if ask["kind"] == "open" else late(ask, node, message)
 
     with pytest.raises(TacitError, match="--resume"):
-        deployed.run(Wire(deployed, change=nothing), round_seconds=0.2)
+        deployed.run(deployed.grid(change=nothing), round_seconds=0.2)
     resumed = deployed.run(resume=True)  # now the third report is there too, and every site has answered for two
     assert resumed.rounds[0]["opened"] == 1
     assert resumed.rounds[0]["answered"] == 3
-    assert same_model(resumed.out, twin.run(Wire(twin, change=late), round_seconds=0.2).out)
+    assert same_model(resumed.out, twin.run(twin.grid(change=late), round_seconds=0.2).out)
 
 
 def test_a_server_that_shows_sites_different_reports_opens_nothing(federation):
     deployed = federation(**SPLIT, train=ONE)
-    line = Wire(deployed)
-    real = line.push_messages
 
-    def two_sums(messages):
-        for message in messages:
-            ask, body = read(message)
-            if ask["kind"] == "open" and message.metadata.dst_node_id == 1:
-                message.content = _content(ask, other_sum(body), new_nonce())
-            if ask["kind"] == "open" and message.metadata.dst_node_id == 2:
-                message.content = _content(ask, alone(body), new_nonce())
-        return real(messages)
+    def two_sums(message):
+        ask, body = read(message)
+        if ask["kind"] == "open" and message.metadata.dst_node_id < 3:
+            reports = (2, 1)[message.metadata.dst_node_id - 1]
+            message.content = _content(ask, other_sum(body, reports), new_nonce())
 
-    line.push_messages = two_sums
     with pytest.raises(
         TacitError, match=r"client-0: Share 1 answered .*client-1: 1 whole reports arrived and 2 are needed"
     ):
-        deployed.run(line)
-
-
-def alone(body):
-    """The question with one report in it."""
-    tensors = unpack(body).tensors
-    return pack(Message("server", {"000000": tensors[min(tensors)]}))
+        deployed.run(deployed.grid(see=two_sums))
 
 
 def test_a_site_with_another_sites_share_takes_no_part(federation):

@@ -123,4 +123,4 @@ def test_a_share_that_is_none_is_said_to_the_sites_people_and_not_to_the_server(
     asking.restart()
     with pytest.raises(Refused, match="the reason is in its log"):
         asking.hello()
-    assert "Expected held_out in site.toml to be a share" in asking.log()[-1]["text"]
+    assert "Expected held_out in site.toml to be above 0" in asking.log()[-1]["text"]

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import re
-import shutil
 import sqlite3
 from functools import partial
 
@@ -15,7 +13,8 @@ from redteam.lying_server import RUN, Server, accept, experiment
 import tacit
 from tacit.deploy.site import consent, limits
 from tacit.deploy.site.consent import digest, read_experiment
-from tacit.deploy.site.limits import Demand, Limits, hold, limit, make_site
+from tacit.deploy.site.layout import read_settings
+from tacit.deploy.site.limits import Demand, Limits, hold, limit, make_site, read_limits
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
 from tacit.training.flat import flatten
@@ -140,22 +139,16 @@ def test_the_ledger_stops_a_run_that_the_budget_does_not_pay_for(server):
 def test_a_budget_that_was_lowered_meanwhile_stops_the_run(server):
     asking = server()
     asking.agree()
-    path = asking.folder / "budget.toml"
-    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0.5"))
+    asking.budget("epsilon = 1.0", "epsilon = 0.5")
     refused(asking, "asks for epsilon 1; the site allows 0.5", asking.train)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"train": {"rounds": 4}}, "is not among those that the site's budget.toml accepts"),
-        ({"run": {"seed": 4}}, "is not among those"),
-        ({"privacy": {"epsilon": [5.0, 5.0]}}, "is not among those"),
-    ],
+    "changes", [{"train": {"rounds": 4}}, {"run": {"seed": 4}}, {"privacy": {"epsilon": [5.0, 5.0]}}]
 )
-def test_an_experiment_that_was_not_accepted_is_refused(server, changes, words):
+def test_an_experiment_that_was_not_accepted_is_refused(server, changes):
     asking = server()
-    refused(asking, words, asking.hello, experiment(**changes))
+    refused(asking, "is not among those that the site's budget.toml accepts", asking.hello, experiment(**changes))
 
 
 @pytest.mark.parametrize(
@@ -177,8 +170,7 @@ def test_settings_that_the_site_does_not_allow_are_refused(server, changes, word
 def test_a_site_that_accepts_settings_and_lists_no_way_to_read_rows_lets_none_be_read(server):
     asking = server()
     accept(asking)
-    path = asking.folder / "budget.toml"
-    path.write_text(re.sub(r"(?m)^data = .*$", "data = []", path.read_text()))
+    asking.budget("\ndata = [", "\ndata = [] # [")
     refused(asking, "reads rows in a way", asking.hello)
 
 
@@ -232,12 +224,7 @@ def test_a_roster_that_lies_about_the_site_is_refused(server):
     refused(asking, "another size", asking.agree, roster=record | {"sizes": [1, 60]})
     refused(asking, "does not hold client-0 once", asking.agree, roster=record | {"names": ["a", "b"]})
     for lie in ({"delta": 1e-6}, {"unit": "client"}):
-        refused(
-            asking,
-            "does not hold client-0 once, under the experiment's delta and unit",
-            asking.agree,
-            roster=record | lie,
-        )
+        refused(asking, "client-0 once, under the experiment's delta and unit", asking.agree, roster=record | lie)
 
 
 def test_what_comes_along_is_bytes_and_of_them_no_more_than_the_site_allows(server):
@@ -278,11 +265,7 @@ def test_what_goes_wrong_at_the_site_is_logged_there_and_not_told(server):
 def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server):
     asking = server()
     path = asking.folder / "budget.toml"
-    for text, words in (
-        ("epsilon = ", "not valid TOML"),
-        ('epsilon = "a"\ndelta = 1e-5', "epsilon"),
-        ("epsilon = -1\ndelta=1e-5", "epsilon"),
-    ):
+    for text, words in (("epsilon = ", "not valid TOML"), ("epsilon = -1\ndelta=1e-5", "epsilon")):
         path.write_text(text)
         with pytest.raises(Refused, match=UNSAID):
             asking.hello()
@@ -309,8 +292,6 @@ def test_a_budget_file_that_cannot_be_read_or_understood_stops_everything(server
     ],
 )
 def test_a_budget_file_with_a_text_for_a_number_or_a_misspelt_key_is_refused_in_one_sentence(tmp_path, line, words):
-    from tacit.deploy.site.limits import read_limits
-
     good = {"epsilon": "epsilon = 3.0", "delta": "delta = 1e-5"}
     text = "\n".join({**good, line.split(" ")[0]: line}.values())
     if line.startswith("epsilom"):
@@ -387,8 +368,6 @@ def test_an_experiment_is_checked_once_in_a_process_however_often_it_is_asked_ab
 
 
 def test_a_site_file_with_a_misspelt_key_or_a_number_for_a_text_is_refused(tmp_path):
-    from tacit.deploy.site.layout import read_settings
-
     (tmp_path / "site.toml").write_text('name = "north"\ndat = "records.csv"\n')
     with pytest.raises(BadInput, match=r"unknown key 'dat'\. Did you mean 'data'\?"):
         read_settings(tmp_path)
@@ -397,20 +376,13 @@ def test_a_site_file_with_a_misspelt_key_or_a_number_for_a_text_is_refused(tmp_p
         read_settings(tmp_path)
 
 
-def let_through(folder):
-    """Lets every user pass down to a folder."""
-    for place in (folder, *folder.parents):
-        if place.stat().st_mode & 0o005 != 0o005:
-            place.chmod(0o755)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not read the file")
 def test_a_budget_file_of_somebody_else_is_named_with_the_user(server):
-    from tacit.deploy.site.limits import read_limits
-
     asking = server()
     (asking.folder / "budget.toml").chmod(0o600)
-    let_through(asking.folder)
+    for place in (asking.folder, *asking.folder.parents):  # every user may pass down to it
+        if place.stat().st_mode & 0o005 != 0o005:
+            place.chmod(0o755)
     os.seteuid(65534)
     try:
         with pytest.raises(BadInput, match=r"cannot be read by user .* \(Permission denied\)"):
@@ -469,21 +441,21 @@ def test_a_site_reads_its_own_file(tmp_path):
     with pytest.raises(Refused, match=UNSAID) as told:
         Site(tmp_path / "north").answer(hello, b"")
     assert "unheard" not in str(told.value)
-    shutil.rmtree(tmp_path / "north")
 
 
 def central(server, **changes):
-    asking = server(privacy={"kind": "central", "epsilon": 1.0} | changes)
-    path = asking.folder / "budget.toml"
-    assert 'unit = "client"' in path.read_text()
-    return asking
+    return server(privacy={"kind": "central", "epsilon": 1.0} | changes)
 
 
-def test_under_central_dp_a_site_pays_for_every_round_before_it_agrees(server):
+@pytest.mark.parametrize("releases", [1, 3])
+def test_under_central_dp_a_site_pays_for_every_round_before_it_agrees(server, releases):
     asking = central(server)
-    asking.agree(releases=3)
+    asking.agree(releases=releases)  # a server cannot talk the number of rounds down
     assert asking.charges() == [0, 1, 2]
-    asking.agree(releases=3)
+    with sqlite3.connect(asking.folder / "ledger.db") as book:
+        book.execute("DELETE FROM charges WHERE round > 0")
+    asking.restart()
+    asking.agree(releases=releases)  # a payment that was cut short is made up
     asking.train(0)
     asking.restart()
     asking.train(2)
@@ -492,23 +464,12 @@ def test_under_central_dp_a_site_pays_for_every_round_before_it_agrees(server):
 
 def test_under_central_dp_a_round_that_is_repeated_with_new_noise_is_paid_for_or_refused(server):
     asking = central(server, epsilon=50.0, noise_multiplier=2.0)
-    path = asking.folder / "budget.toml"
-    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 50.0"))
+    asking.budget("epsilon = 1.0", "epsilon = 50.0")
     asking.terms["epsilon"] = 50.0
     asking.agree(releases=3)
     asking.agree(releases=4)
     assert asking.charges() == [0, 1, 2, 3]
     refused(asking, "does not pay for 996 more rounds", asking.agree, releases=1000)
-
-
-def test_under_central_dp_a_payment_that_was_cut_short_is_made_up(server):
-    asking = central(server)
-    asking.agree(releases=3)
-    with sqlite3.connect(asking.folder / "ledger.db") as book:
-        book.execute("DELETE FROM charges WHERE round > 0")
-    asking.restart()
-    asking.agree(releases=1)
-    assert asking.charges() == [0, 1, 2]
 
 
 def test_under_central_dp_a_round_that_the_ledger_does_not_admit_is_no_agreement(server, monkeypatch):
@@ -517,16 +478,9 @@ def test_under_central_dp_a_round_that_the_ledger_does_not_admit_is_no_agreement
     refused(asking, "does not pay for round 1", asking.agree, releases=3)
 
 
-def test_under_central_dp_a_server_cannot_talk_the_number_of_rounds_down(server):
-    asking = central(server)
-    asking.agree(releases=1)
-    assert asking.charges() == [0, 1, 2]
-
-
 def test_a_budget_per_record_does_not_let_a_client_level_run_in(server):
     asking = central(server)
-    path = asking.folder / "budget.toml"
-    path.write_text(path.read_text().replace('unit = "client"', 'unit = "record"'))
+    asking.budget('unit = "client"', 'unit = "record"')
     refused(asking, "asks for a budget per client; the site's is per record", asking.agree, releases=3)
 
 
@@ -577,8 +531,7 @@ def test_a_site_that_lowered_its_budget_still_gets_the_model_and_nothing_is_aske
     asking = server()
     asking.agree()
     asking.train(0)
-    path = asking.folder / "budget.toml"
-    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = 0.5"))
+    asking.budget("epsilon = 1.0", "epsilon = 0.5")
     for restart in (False, True):
         if restart:
             asking.restart()
@@ -590,6 +543,5 @@ def test_a_site_that_lowered_its_budget_still_gets_the_model_and_nothing_is_aske
 def test_a_site_that_accepts_the_experiment_no_more_keeps_no_model_of_it(server):
     asking = server()
     asking.agree()
-    path = asking.folder / "budget.toml"
-    path.write_text(re.sub(r"experiments = \[.*\]", "experiments = []", path.read_text()))
+    asking.budget("experiments = [", "experiments = [] # [")
     refused(asking, "not among those", last_word, asking, torch.zeros(650))
