@@ -60,8 +60,7 @@ def most(words: str, number: str) -> Check:
 
 
 def _held_consent(accept: Accept, asked: Demand) -> None:
-    experiment = asked.experiment
-    if experiment is None:
+    if (experiment := asked.experiment) is None:
         return
     if experiment.privacy.kind not in KINDS:
         raise Refused("The kind of privacy is not Tacit's own: its price is nobody's theorem here.")
