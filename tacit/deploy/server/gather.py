@@ -72,7 +72,7 @@ class Heard:
         lost = f" ({self.lost[node]})" if node in self.lost else ""
         return self.refusals.get(node) or f"did not answer in {self.seconds:g} s{lost}"
 
-    def take(self, node: int, message: Message | BadInput | None, accept: Accept) -> None:
+    def take(self, node: int, message: Message | BadInput | None, accept: Accept | None = None) -> None:
         """Notes one reply, or why there is none. Raises nothing: what `accept` raises TacitError at counts as a refusal."""
         if node in self.answers or node in self.refusals:
             return
@@ -87,7 +87,8 @@ class Heard:
                 self.kinds[node] = kind
         else:
             try:
-                self.answers[node] = accept(node, *read(message))
+                head, body = read(message)
+                self.answers[node] = accept(node, head, body) if accept else (head, body)
             except TacitError as error:
                 self.refusals[node] = printable(str(error))
 
@@ -99,7 +100,7 @@ def gather(
     *,
     seconds: float,
     most: int = ANSWER_BYTES,
-    accept: Accept = lambda node, head, body: (head, body),
+    accept: Accept | None = None,
     enough: int | None = None,
     again: float | None = None,
     tell: Callable[[Heard], None] = lambda heard: None,
