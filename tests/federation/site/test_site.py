@@ -448,9 +448,9 @@ def central(server, **changes):
 
 
 @pytest.mark.parametrize("releases", [1, 3])
-def test_under_central_dp_a_site_pays_for_every_round_before_it_agrees(server, releases):
+def test_under_central_dp_a_server_cannot_talk_the_number_of_rounds_down(server, releases):
     asking = central(server)
-    asking.agree(releases=releases)  # a server cannot talk the number of rounds down
+    asking.agree(releases=releases)  # it pays for every round before it agrees
     assert asking.charges() == [0, 1, 2]
     with sqlite3.connect(asking.folder / "ledger.db") as book:
         book.execute("DELETE FROM charges WHERE round > 0")
