@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,9 +27,6 @@ from tacit.cli.program import (
     stoppable,
 )
 from tacit.errors import BadInput
-
-if TYPE_CHECKING:
-    from tacit.deploy.operate.remaining import SitePrice
 
 SEEDS = 3  # the fewest that give an interval one can use
 RUNS = 10
@@ -275,27 +272,29 @@ def _price_of_federation(folder: Path, runs: int, named: dict[str, Any], *, pric
             f" tune {folder} --runs {runs} --price` says what they cost, and docs/how-to-tune.md how to make them."
         )
     refuse_given(named, "{} is for a search in a simulation: of a federation give --runs and --price alone.")
-    found: list[SitePrice] = price_of_runs(open_federation(folder), runs=runs)
+    found = price_of_runs(open_federation(folder), runs=runs)
     if as_json():
-        print_json([one.record() for one in found])
+        print_json(found)
         return
     epsilon = Kind(shown)
     table = Table(
         [
-            Column("site", [one.site for one in found]),
-            Column("epsilon of one run", [one.one for one in found], epsilon),
-            Column(f"of {runs} in total", [one.together for one in found], epsilon),
-            Column("at delta", [runs * one.delta for one in found], Kind(shown_delta)),
-            Column("budget", [f"{one.limit:g}, delta {one.limit_delta:g}" for one in found]),
-            Column("sealed", [one.sealed.epsilon for one in found], epsilon),
-            Column("it pays for", [f"{one.paid} of {runs}" for one in found]),
+            Column("site", [one["site"] for one in found]),
+            Column("epsilon of one run", [one["epsilon_of_one"] for one in found], epsilon),
+            Column(f"of {runs} in total", [one["epsilon"] for one in found], epsilon),
+            Column("at delta", [one["delta"] for one in found], Kind(shown_delta)),
+            Column("budget", [f"{one['budget_epsilon']:g}, delta {one['budget_delta']:g}" for one in found]),
+            Column("sealed", [one["sealed_epsilon"] for one in found], epsilon),
+            Column("it pays for", [f"{one['pays_for']} of {runs}" for one in found]),
         ],
         title=f"{runs} runs of this federation, at every site",
     )
     screen = console()
     screen.print(table.terminal())
-    lines = [f"Per {found[0].unit}, by basic composition of what each run seals, as every site's own ledger adds them."]
-    short = [one.site for one in found if one.paid < runs]
+    lines = [
+        f"Per {found[0]['unit']}, by basic composition of what each run seals, as every site's own ledger adds them."
+    ]
+    short = [one["site"] for one in found if one["pays_for"] < runs]
     if short:
         lines.append(
             f"The budget of {', '.join(short)} cannot pay for {runs} runs: agree on privacy.delta_share = {1 / runs:.3g} or less"

@@ -35,9 +35,7 @@ class Quantised:
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits. All of it is
-    public.
-    """
+    """The grid of one federation: `size` real coordinates, clipped to norm `clip`, as integers of `bits` bits. All is public."""
 
     size: int
     clip: float
@@ -146,9 +144,7 @@ class RoundedSum(Quantised):
 
 @dataclass(frozen=True)
 class SumGrid:
-    """The grid of one run: `size` coordinates of sums of gradients clipped to `clip`, of batches of about `batch` records. All
-    is public.
-    """
+    """The grid of one run: `size` coordinates of sums of about `batch` gradients that are clipped to `clip`. All is public."""
 
     size: int
     clip: float
@@ -260,8 +256,8 @@ class Lanes:
         return [int.from_bytes(row.tobytes(), "little") for row in rows]
 
     def unpack(self, numbers: Sequence[int], *, reports: int) -> np.ndarray:
-        """The integers in a sum of `reports` packed vectors. Assumes: `reports` is true. Raises: GridOverflow for a sum out of
-        range; BadInput.
+        """The integers in a sum of `reports` packed vectors, which must be true. Raises: GridOverflow for a sum out of range;
+        BadInput.
         """
         if not 1 <= reports <= self.reports:
             raise GridOverflow(f"A sum of {reports} reports does not fit lanes made for at most {self.reports}.")

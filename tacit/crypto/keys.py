@@ -179,8 +179,8 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
 
 
 def read(path: Path, *, secret: bool) -> dict[str, Any]:
-    """The JSON object in a key file. Raises: KeyRefused. Guarantee: with `secret`, nobody else has any right to the very file
-    that is read.
+    """The JSON object in a key file; if it is `secret`, nobody else has any right to the very file that is read. Raises:
+    KeyRefused.
     """
     try:
         with path.open("rb") as stream:
@@ -219,9 +219,7 @@ def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Pa
 
 
 def save_shares(folder: Path, shares: list[Share], *, force: bool = False) -> list[Path]:
-    """Writes one secret file per share and the public verification keys; returns where they are, the verification last.
-    Raises: BadInput.
-    """
+    """Writes a secret file per share, then the public verification keys; returns where they are. Raises: BadInput."""
     paths = [folder / f"share-{share.index}.json" for share in shares]
     for path, share in zip(paths, shares, strict=True):
         save_share(path, share, force=force)
@@ -237,9 +235,7 @@ def save_share(path: Path, share: Share, *, force: bool = False) -> None:
 
 
 def load(path: Path) -> Key:
-    """The key in a file, whatever its kind, once it has passed the checks of its class. Raises: KeyRefused, also for an
-    altered share.
-    """
+    """The key in a file, whatever its kind, once it has passed the checks of its class. Raises: KeyRefused."""
     record = read(path, secret=False)
     if "p" in record or "share" in record:
         record = read(path, secret=True)
@@ -350,9 +346,8 @@ def described(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey
 
 
 def load_members(folder: Path) -> dict[str, Ed25519PublicKey]:
-    """All members in a folder of NAME.member.json, by name. Raises: KeyRefused; BadInput for a folder without members.
-
-    Guarantee: one key a name and one name a key, so that counting names counts keys.
+    """All members in a folder of NAME.member.json: one key a name and one name a key. Raises: KeyRefused; BadInput for no
+    members.
     """
     members = {}
     for path in sorted(folder.glob(f"*{MEMBER}")):

@@ -39,9 +39,7 @@ WIDTHS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}  # sums are modulo 2^32 or 2
 
 @dataclass(frozen=True)
 class Roster:
-    """The members of a run, with their keys: what everybody must have been told alike. Raises: BadInput where `colluding`
-    members and the server could open two sums, or where a sum may have fewer reports than t.
-    """
+    """The members of a run and their keys. Raises: BadInput where `colluding` members and the server could open two sums."""
 
     run: str
     signing: Members = field(repr=False)
@@ -124,8 +122,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Party:
-    """A member's side. All its secrets of an attempt follow from `secret` and the attempt, so a restart makes the very same
-    ones; that it answers one list an attempt, its caller keeps on disk.
+    """A member's side. All secrets of an attempt follow from `secret` and the attempt; what it answered, its caller keeps on
+    disk.
     """
 
     signer: Signer

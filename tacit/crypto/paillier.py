@@ -67,8 +67,8 @@ def from_octets(raw: bytes, *, width: int) -> list[mpz]:
 
 
 class Comb:
-    """Powers of one base by tables: Lim and Lee's comb (CRYPTO 1994). The exponent's bits stand in `teeth` rows, read column
-    by column, the columns in `blocks` with a table of 2^teeth numbers each.
+    """Powers of one base: Lim and Lee's comb (CRYPTO 1994), `teeth` rows of bits in `blocks` with a table of 2^teeth numbers
+    each.
     """
 
     def __init__(self, base: mpz, modulus: mpz, *, bits: int, teeth: int, blocks: int):
@@ -226,8 +226,8 @@ class PublicKey:
         return self.seal_with(messages, randomisers.take(len(messages)))
 
     def seal_with(self, messages: Sequence[int], values: Sequence[mpz]) -> list[mpz]:
-        """A ciphertext per message, under `Randomisers` for this key that are used nowhere else. Raises: BadInput for a
-        message that is no integer in 0 ... 2^plaintext_bits - 1, ValueError for another number of values.
+        """A ciphertext per message, under randomisers that are used nowhere else. Raises: BadInput for what is no integer in
+        range.
         """
         n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
         try:
@@ -239,8 +239,8 @@ class PublicKey:
         return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, values, strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
-        """Ciphertexts of the sums modulo n of equally long rows, position by position. Raises: BadInput. Assumes: what
-        `validate` let pass, and sums below 2^plaintext_bits (`Lanes`).
+        """Ciphertexts of the sums modulo n of rows that `validate` let pass, position by position. Raises: BadInput for no or
+        unequal rows.
         """
         rows = list(rows)
         if not rows or any(len(row) != len(rows[0]) for row in rows):
@@ -319,8 +319,8 @@ class Randomisers:
         return [value for value, _ in self.take_known(count)]
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """New randomisers, each with the r it was made from, for the proof. Assumes: the caller forgets r then: who has it
-        reads the message.
+        """New randomisers, each with the r it was made from: the caller forgets r after the proof, as who has it reads the
+        message.
         """
         self.warm()
         if self.public.h_s is not None:
@@ -347,9 +347,8 @@ class Randomisers:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """The primes of a public key, and for short-exponent keys the short primes behind them. Never printed. Raises: KeyRefused.
-
-    Whoever holds it opens single reports as well as sums. What keeps it from that is `reports.Opener`.
+    """The primes of a public key, and the short ones behind them. `reports.Opener` bounds what a holder opens. Raises:
+    KeyRefused.
     """
 
     public: PublicKey
@@ -396,9 +395,7 @@ class SecretKey:
         return tuple((p, p * p, e, gmpy2.invert(e * q, p)) for (p, q), e in zip(pairs, self._orders, strict=True))
 
     def decrypt(self, c: mpz) -> mpz:
-        """The message modulo n of a unit modulo n^2. Raises: BadCiphertext for what was not sealed with a short-exponent key's
-        own h_s.
-        """
+        """The message modulo n of a unit modulo n^2. Raises: BadCiphertext where a short-exponent key's own h_s did not seal it."""
         parts = []
         for p, p_squared, exponent, inverse in self._halves:
             u, rest = divmod(gmpy2.powmod(c, exponent, p_squared) - 1, p)
@@ -437,8 +434,6 @@ def _prime(number: mpz) -> bool:
 
 
 def refuse_overflow(public: PublicKey, opened: Sequence[mpz]) -> None:
-    """Refuses sums from 2^plaintext_bits up. One of n or more can fall back below: `Lanes` looks at it again. Raises:
-    SumOverflow.
-    """
+    """Refuses sums from 2^plaintext_bits up; one of n or more can fall back below, so `Lanes` looks again. Raises: SumOverflow."""
     if any(m.bit_length() > public.plaintext_bits for m in opened):
         raise SumOverflow(f"A sum is not below 2^{public.plaintext_bits}: fewer reports or more headroom are needed.")

@@ -83,9 +83,7 @@ class Claim:
     ciphertexts: Sequence[mpz] = field(repr=False)
 
     def seed(self) -> bytes:
-        """A hash of all of it (fixed widths, the count before them), from which the challenge is made: a proof cannot be carried to
-        another run, round, client, roster, key or list of ciphertexts.
-        """
+        """A hash of all of it, with fixed widths and the count before them: a proof cannot be carried to another claim."""
         words = json.dumps([self.run, self.round, self.client, self.roster, self.public.shape, len(self.ciphertexts)])
         hashed = hashlib.sha256(DOMAIN + words.encode() + b"\n")
         hashed.update(self.public.to_bytes([self.public.n, self.public.h_s or mpz(0)]))
@@ -95,9 +93,7 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """What holds where a claim is proved: (1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2; A is the commitment, e_j
-    coefficients.
-    """
+    """(1 + n)^z1 h_s^z2 = +-A prod c_j^(e_j) modulo n^2, which holds where a claim is proved; A is the commitment."""
 
     commitment: mpz
     ciphertexts: Sequence[mpz]
@@ -143,9 +139,7 @@ def proof_to_bytes(public: PublicKey, commitment: mpz, z1: mpz, z2: mpz) -> byte
 
 
 def equation(claim: Claim, proof: bytes, *, seed: bytes) -> Equation:
-    """What has to hold for this claim, whose `seed` is known; whether it does is found out later. Raises: BadProof for another
-    length, a number out of its range, no ciphertexts or too many.
-    """
+    """What has to hold for this claim, whose `seed` is known. Raises: BadProof for a number out of its range, or another length."""
     public, count, (a, b, _) = claim.public, len(claim.ciphertexts), _widths(claim.public)
     parts = proof[:a], proof[a : a + b], proof[a + b :]
     commitment, z1, z2 = (mpz(int.from_bytes(part, "big")) for part in parts)
@@ -224,9 +218,7 @@ def hold_together(public: PublicKey, equations: Sequence[Equation]) -> bool:
 
 
 def balanced(public: PublicKey, equations: Sequence[Equation], weights: Sequence[int]) -> bool:
-    """Whether the product of the equations, each to its weight of at most 128 bits, holds up to the sign. Foreseen weights
-    prove nothing.
-    """
+    """Whether the product of the equations, each to its weight, holds up to the sign. Foreseen weights prove nothing."""
     z1 = sum(w * one.z1 for w, one in zip(weights, equations, strict=True)) % public.n
     z2 = [one.z2 for one in equations]
     if public.h_s is None:  # (prod z2_i^(w_i))^n stands for h_s^(sum w_i z2_i)

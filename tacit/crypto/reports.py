@@ -103,9 +103,7 @@ class Header:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a report must be for, with `chunk_sizes[i]` ciphertexts in chunk i: the checker's own knowledge, never from the
-    report.
-    """
+    """What a report must be for, by the checker's own knowledge, with `chunk_sizes[i]` ciphertexts in chunk i."""
 
     run: str
     round: int
@@ -123,9 +121,7 @@ class RoundContext:
 
 
 def common_hash(run: str, experiment: str, roster: Mapping[str, Any]) -> str:
-    """A hash of the run's name, the experiment, and every site's name, size and epsilon: nobody adds reports of sites told
-    otherwise.
-    """
+    """A hash of what all sites must have been told alike: nobody adds reports of sites that were told otherwise."""
     text = json.dumps([run, experiment, roster], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(b"tacit roster 1\n" + text.encode()).hexdigest()
 
@@ -148,9 +144,8 @@ def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], pro
 
 
 def parse(raw: bytes) -> tuple[Header, bytes, bytes]:
-    """Header, signature and body of a message, of which nothing is verified yet. Raises: Truncated, BadSignature.
-
-    Guarantee: the header has our fields, of our types, in our one form (`Header.raw` gives back the bytes that arrived).
+    """Header, signature and body, of which nothing is verified but that the header has our one form. Raises: Truncated,
+    BadSignature.
     """
     length = int.from_bytes(raw[:LENGTH_BYTES], "big")
     head, rest = raw[LENGTH_BYTES : LENGTH_BYTES + length], raw[LENGTH_BYTES + length :]
@@ -167,10 +162,7 @@ def parse(raw: bytes) -> tuple[Header, bytes, bytes]:
 
 
 def check_header(context: RoundContext, header: Header, signature: bytes) -> None:
-    """Refuses a header that does not belong to this round. Until its signature holds, only the sender's name is looked at.
-
-    Raises: UnknownSender, BadSignature, Replayed, ForeignKey, OtherRoster, or Truncated: the first that applies, naming the sender.
-    """
+    """Refuses a header that does not belong to this round, naming the sender. Before its signature, only the name is looked at."""
     who = f"The report of {header.client!r} is refused"
     if header.client not in context.members:
         raise UnknownSender(f"{who}: there is no such member.")
@@ -223,9 +215,7 @@ class Inbox:
             self._proofs[header.client] = body[end:]
 
     def accept_report(self, client: str, messages: Sequence[bytes]) -> None:
-        """Takes the messages of one client's report, all or none. Raises: Duplicate, BadSignature for another client's name,
-        as `accept`.
-        """
+        """Takes the messages of one client's report, all or none. Raises: Duplicate, BadSignature, and as `accept`."""
         if client in self._chunks:
             raise Duplicate(f"The report of {client!r} is refused: one has been received.")
         for raw in messages:
@@ -276,9 +266,7 @@ def refuse_few(clients: Sequence[str], *, at_least: int) -> None:
 
 
 def inbox_of(context: RoundContext, messages: Sequence[bytes]) -> Inbox:
-    """The inbox of reports that must all be in order and proved: holders open nothing as soon as one thing is wrong. A report
-    that lacks chunks is no error here; it does not count. Raises: the first MessageRefused.
-    """
+    """The inbox of reports that must all be in order and proved; one that lacks chunks does not count. Raises: MessageRefused."""
     inbox = Inbox(context)
     for raw in messages:
         inbox.accept(raw)
@@ -368,9 +356,7 @@ class Opener(Generic[T]):
 
 @dataclass(frozen=True)
 class Opened:
-    """An opened sum, whose reports are in it, what question and answers weigh, and which holders answered wrongly, with the
-    reason.
-    """
+    """An opened sum, whose reports are in it, what question and answers weigh, and which holders answered wrongly."""
 
     numbers: list[mpz] = field(repr=False)
     clients: list[str]

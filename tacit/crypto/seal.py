@@ -115,9 +115,8 @@ class Sealed:
         return sum(context.body_bytes(chunk) + LENGTH_BYTES + MOST_HEADER + SIGNATURE_BYTES for chunk in chunks)
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        """Packs, seals, proves and signs the integers: one tensor of bytes a chunk, whose length depends on lanes and key alone.
-
-        Raises: GridOverflow, BadInput for another number of integers, KeyError for a client without a signer.
+        """Packs, seals, proves and signs: one tensor of bytes a chunk, whose length depends on lanes and key alone. Raises:
+        GridOverflow.
         """
         numbers, context = self.lanes.pack(shared.vector.numpy()), self.context(round)
         values, exponents = zip(*self.randomisers.take_known(len(numbers)), strict=True)
@@ -152,9 +151,7 @@ class SealedSum:
         return refused
 
     def open(self) -> np.ndarray:
-        """Has the sum opened, and unpacks it. Raises: OpeningRefused where there is nobody to ask, GridOverflow, and what the
-        opener raises.
-        """
+        """Has the sum opened, and unpacks it. Raises: OpeningRefused where there is nobody to ask, GridOverflow, as the opener."""
         if self.seal.opener is None:
             raise OpeningRefused("The sum can be opened only where a key is: send the reports to a client.")
         settled = [raw for client in self.inbox.complete() for raw in self.messages[client]]

@@ -32,10 +32,7 @@ HIDING_BITS = 128  # the proof's response is within 2^-128 of saying nothing abo
 
 @dataclass(frozen=True)
 class Verification:
-    """What everybody may know of a split key: v, and v_i = v^(Delta s_i) for every share. Raises: KeyRefused, BadInput.
-
-    That they belong to shares of this key is the dealer's word; a holder checks its own share (`Share.genuine`).
-    """
+    """What everybody may know of a split key: v, and v_i = v^(Delta s_i) for every share. Raises: KeyRefused, BadInput."""
 
     public: PublicKey
     threshold: int
@@ -124,7 +121,7 @@ class Share:
 
 
 def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
-    """Splits a safe-prime key into `of` shares of which `threshold` open; fewer say nothing about it. Raises: KeyRefused;
+    """Splits a safe-prime key into `of` shares of which `threshold` open; fewer say nothing about it. Raises: KeyRefused,
     BadInput.
     """
     _check_numbers(threshold, of)
@@ -164,8 +161,8 @@ def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial
 
 
 def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: Iterable[Partial]) -> list[mpz]:
-    """The messages, from the answers of `threshold` shares, each of which is checked. Raises: BadInput, WrongShare,
-    BadCiphertext, SumOverflow.
+    """The messages, from `threshold` answers, each of which is checked. Raises: BadInput, WrongShare, BadCiphertext,
+    SumOverflow.
     """
     answers = {partial.index: partial for partial in partials}
     if len(answers) < verification.threshold:

@@ -20,10 +20,7 @@ EARLIER = datetime.timedelta(minutes=5)  # clocks differ a little
 
 
 def make_authority(folder: Path, *, name: str) -> None:
-    """Writes `ca.crt` and `ca.key` (mode 0600): a certificate authority of this federation, which signs no further authorities.
-
-    Whoever has its key can pose as the federation's server: README.md says to keep it offline.
-    """
+    """Writes `ca.crt` and `ca.key` (0600): whoever has the key can pose as the federation's server, so it is kept offline."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(f"Tacit federation {name}")
     builder = _certificate(subject, subject, key, DAYS)
@@ -36,10 +33,7 @@ def make_authority(folder: Path, *, name: str) -> None:
 
 
 def make_server(folder: Path, *, hosts: tuple[str, ...], days: int = DAYS) -> None:
-    """Writes `server.pem` and `server.key`, signed by the folder's authority, for these host names and addresses.
-
-    Raises: BadInput where `ca.key` is no key of an authority as `make_authority` makes them; OSError where it is not there.
-    """
+    """Writes `server.pem` and `server.key`, signed by the folder's authority, for these hosts. Raises: BadInput, OSError."""
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):

@@ -76,9 +76,7 @@ def parse(raw: bytes) -> Head:
 
 
 def body_length(head: Head, *, most: int) -> int:
-    """How long a request's body is, by its one Content-Length. Raises: BadHead wherever a proxy and a server could see two
-    different ends (RFC 9112, 6.3), and for more than `most` bytes.
-    """
+    """A body's length by its one Content-Length. Raises: BadHead where a proxy and a server could see two ends (RFC 9112, 6.3)."""
     lengths = head.all(b"content-length")
     if head.all(b"transfer-encoding"):
         raise BadHead(501, "it has a Transfer-Encoding")
@@ -102,9 +100,7 @@ Task = asyncio.Task[Any]
 
 
 class Connections:
-    """The tasks that serve connections, by who is at the other end. At most `MOST_STRANGERS` strangers' and `MOST_OF_KEY` of a
-    key are left.
-    """
+    """The tasks that serve connections: at most `MOST_STRANGERS` strangers' and `MOST_OF_KEY` of a key are left."""
 
     def __init__(self) -> None:
         self._strangers: dict[Task, str] = {}  # and their addresses, the oldest first

@@ -50,9 +50,7 @@ Write = asyncio.StreamWriter
 
 
 async def copy(reader: Read, writer: Write, length: int, *, seconds: float) -> None:
-    """Passes on so many bytes and no more; the slower side sets the pace. Raises: EOFError for fewer; TimeoutError for a slow
-    piece.
-    """
+    """Passes on so many bytes and no more; the slower side sets the pace. Raises: EOFError for fewer; TimeoutError."""
     while length:
         async with asyncio.timeout(seconds):
             piece = await reader.read(min(PIECE, length))
@@ -119,7 +117,7 @@ class Upstream:
 
     async def take(self) -> Line | None:
         """A connection, idle for less than `FRESH_SECONDS` or new and held to the authority's certificate; None where there is
-        none to be had.
+        none.
         """
         while self._idle:
             line = self._idle.pop()
@@ -266,9 +264,7 @@ class Gateway:
         return keep and [value.lower() for value in head.all(b"connection")] in ([], [b"keep-alive"])
 
     def log(self, who: str, text: str) -> None:
-        """Prints a line about `SELF` or an address. After `LOGGED_A_MINUTE` in a minute, about others or about itself, the
-        rest are counted.
-        """
+        """Prints a line about `SELF` or an address; after `LOGGED_A_MINUTE` in a minute, about either, the rest are counted."""
         minute, kind = int(time.monotonic() // 60), who == SELF
         if minute != self._minute:
             more = sum(max(0, count - LOGGED_A_MINUTE) for count in self._logged.values())

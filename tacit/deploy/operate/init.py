@@ -142,8 +142,8 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
 
 
 def site_budgets(experiment: Experiment, sites: str) -> dict[str, float]:
-    """Every site's name and the epsilon its budget file begins with. Raises: BadInput for names that are no plain ASCII words,
-    or stand twice: they become folders, certificates and roster entries.
+    """Every site's name and first epsilon. Raises: BadInput for names that are no plain words: they become folders and
+    certificates.
     """
     if experiment.data.name not in OWN_FILES:
         _, _, population = clients(experiment)
@@ -192,9 +192,7 @@ def readme(federation: Federation, experiment: Experiment) -> str:
 
 
 def write_services(federation: Federation) -> None:
-    """A systemd unit and a container file each, for the server and for every site. Guarantee: none names a place of this
-    machine or a secret.
-    """
+    """A systemd unit and a container file for the server and every site; none names a place of this machine, or a secret."""
     name, port = called(federation.name), federation.port
     public = {"publish": f"--publish {port}:{port} ", "expose": f"EXPOSE {port}\n", "about": "README.md"}
     private = {"publish": "", "expose": "", "about": "budget.toml", "secret": "rows"}

@@ -123,9 +123,7 @@ def _version() -> Iterator[Finding]:
 def site_findings(
     folder: Path, *, experiment: Experiment | None, epsilons: Mapping[str, float] | None = None
 ) -> Iterator[Finding]:
-    """What a site allows and has spent, whether it accepts and can pay for the experiment, and its rows, of which a cell may
-    be quoted.
-    """
+    """What a site allows and has spent, whether it accepts and can pay for the experiment, and its rows (a cell may be quoted)."""
     name = folder.resolve().name
     try:
         settings = read_settings(folder)

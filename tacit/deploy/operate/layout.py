@@ -23,9 +23,7 @@ Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 
 
 class Federation(BaseModel):
-    """A federation as `federation.toml` has it: the file names no path, so that a folder can be moved. `home` is Flower's
-    ($FLWR_HOME).
-    """
+    """A federation as `federation.toml` has it: no path is named, so that a folder can be moved. `home` is Flower's own."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -118,9 +116,7 @@ def refuse_keyless(site: Path) -> None:
 
 
 def app_digest(app: Path) -> str:
-    """The SHA-256 over the names and contents of the app's files. Raises: BadInput for one that is missing, or no part of the
-    app.
-    """
+    """The SHA-256 over the names and contents of the app's files. Raises: BadInput for one missing, or one too many."""
     found = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
     found = {name for name in found if "__pycache__" not in name}
     for name in sorted(found ^ set(APP_FILES)):

@@ -32,9 +32,7 @@ def closed() -> Iterator[None]:
 
 
 def close(folder: Path) -> None:
-    """Takes a folder, and all that is in it but links, from everybody but its owner. Raises: BadInput for what belongs to
-    another user.
-    """
+    """Takes a folder, and all in it but links, from everybody but its owner. Raises: BadInput for what is another user's."""
     for root, folders, files in os.walk(folder):
         for path, mode in ((Path(root), FOLDER), *((Path(root, name), FILE) for name in files)):
             try:
@@ -117,9 +115,7 @@ class Processes:
         return self.running[name].pid
 
     def call(self, command: Sequence[str | Path], *, seconds: float, cwd: Path | None = None) -> str:
-        """Runs a program to its end and returns what it printed. Raises: TacitError where it fails, or has not ended after
-        `seconds`.
-        """
+        """Runs a program to its end and returns what it printed. Raises: TacitError where it fails, or takes longer."""
         name = Path(str(command[0])).name
         try:
             done = subprocess.run(
@@ -242,8 +238,8 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def lock_folder(folder: Path) -> bool:
-    """Locks a site's folder until this process ends. Returns whether an earlier one ran in this very folder, and is dead.
-    Raises: BadInput.
+    """Locks a site's folder for this process. Returns whether an earlier one ran in this very folder, and is dead. Raises:
+    BadInput.
     """
     file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)  # stays open: closing it would free the lock
     try:

@@ -30,38 +30,7 @@ MOST_NAMED = 5  # sites in one sentence
 NO_PRICE = "This federation promises nothing, so that its runs have no price."
 
 
-@dataclass(frozen=True)
-class SitePrice:
-    """What runs of one experiment cost a site: one, and so many in total; what its budget allows, and what earlier runs sealed."""
-
-    site: str
-    unit: str
-    runs: int
-    one: float
-    delta: float  # of one run
-    limit: float
-    limit_delta: float
-    sealed: Spent
-
-    @property
-    def together(self) -> float:
-        return self.runs * self.one
-
-    @property
-    def paid(self) -> int:
-        """How many such runs what is left of the budget pays for, at most as many as are asked about."""
-        by_epsilon = (self.limit - self.sealed.epsilon) * (1 + ROUNDING) / self.one
-        by_delta = (self.limit_delta - self.sealed.delta) * (1 + ROUNDING) / self.delta
-        return int(max(0, min(self.runs, by_epsilon, by_delta)))
-
-    def record(self) -> dict[str, Any]:
-        numbers = {"epsilon_of_one": self.one, "epsilon": self.together, "delta_of_one": self.delta}
-        numbers |= {"delta": self.runs * self.delta, "budget_epsilon": self.limit, "budget_delta": self.limit_delta}
-        sealed = {"sealed_epsilon": self.sealed.epsilon, "sealed_delta": self.sealed.delta}
-        return {"site": self.site, "unit": self.unit, "runs": self.runs, "pays_for": self.paid, **numbers, **sealed}
-
-
-def price_of_runs(federation: Federation, *, runs: int) -> list[SitePrice]:
+def price_of_runs(federation: Federation, *, runs: int) -> list[dict[str, Any]]:
     """What `runs` runs of a federation's experiment cost each site in total. Nothing is written, and no server is asked.
 
     Guarantee: each price is what the site's ledger seals when a run begins: its planned rounds, the spare ones and its queries.
@@ -101,7 +70,7 @@ def declared_roster(federation: Federation, experiment: Experiment) -> tuple[Ros
     return Roster(federation.sites, sizes, tuple(epsilons), privacy.run_delta, privacy.unit_kept), limits
 
 
-def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs: int) -> SitePrice:
+def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs: int) -> dict[str, Any]:
     client, privacy = parts.population[index], parts.experiment.privacy
     event = parts.algorithm.cost(client)
     if event is None:
@@ -118,7 +87,13 @@ def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs:
         )
     one = seal(budget, event, most=most, asked=asked).epsilon
     before = ledgers.read_before(federation.site(client.id) / LEDGER, unit=own.unit).of(client.id)
-    return SitePrice(client.id, own.unit, runs, one, budget.delta, own.epsilon, own.delta, before)
+    by_epsilon = (own.epsilon - before.epsilon) * (1 + ROUNDING) / one
+    by_delta = (own.delta - before.delta) * (1 + ROUNDING) / budget.delta
+    paid = int(max(0, min(runs, by_epsilon, by_delta)))  # of the runs that are asked about
+    price = {"epsilon_of_one": one, "epsilon": runs * one, "delta_of_one": budget.delta, "delta": runs * budget.delta}
+    allowed = {"budget_epsilon": own.epsilon, "budget_delta": own.delta}
+    sealed = {"sealed_epsilon": before.epsilon, "sealed_delta": before.delta}
+    return {"site": client.id, "unit": own.unit, "runs": runs, "pays_for": paid} | price | allowed | sealed
 
 
 @dataclass(frozen=True)

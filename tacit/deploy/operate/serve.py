@@ -66,8 +66,8 @@ def run_command(federation: Federation) -> str:
 
 
 def start_server(federation: Federation, processes: Processes, *, listen: str = HERE) -> None:
-    """Starts SuperLink and gateway, and waits until both listen. Guarantee: the SuperLink listens on loopback only. Raises:
-    BadInput for a port that is in use, before anything is started; TacitError.
+    """Starts SuperLink (on loopback only) and gateway, and waits until both listen. Raises: BadInput for a port in use;
+    TacitError.
     """
     for port in (federation.inner_port, federation.port):
         if taken(port):
@@ -230,9 +230,7 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
 
 
 def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
-    """Prints the table, the guarantee, what every site's own ledger says, and where the files are. What a site said is text,
-    never markup; where nothing was promised, what one says of its ledger is not believed.
-    """
+    """Prints how a run ended. What a site said is text, never markup; where nothing was promised, its ledger is not believed."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, value in facts(summary).items():
         table.add_row(Text(name, style="dim"), Text(value))

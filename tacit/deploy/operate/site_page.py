@@ -31,9 +31,7 @@ MOST_ROWS = 10**9
 
 
 def write_site_page(folder: Path, out: Path | None = None) -> Path:
-    """Writes the page into the site's folder, for its owner only, and returns where it is. Raises: BadInput for another place
-    than the site's folder, for one where another file lies than a page, and for a damaged file.
-    """
+    """Writes the page into the site's folder, for its owner only. Raises: BadInput for another place, or a damaged file."""
     path = (out or folder / NAME).resolve()
     path = path / NAME if path.is_dir() else path
     if folder.resolve() not in path.parents:

@@ -36,12 +36,12 @@ def test_runs_of_a_federation_add_up_and_say_how_many_of_them_a_budget_pays_for(
     budget(federation, "client-1", "epsilon = 2.0", "epsilon = 9.0")
     budget(federation, "client-2", "epsilon = 4.0", "epsilon = 100.0")
     one, other, last = price_of_runs(federation, runs=5)
-    assert (one.site, one.unit) == ("client-0", "record")
-    assert 0.9 < one.one <= 1.0
-    assert (one.together, one.paid) == (5 * one.one, 1)
-    assert 1.8 < other.one <= 2.0  # no more than the experiment names for the site, whatever it allows over all runs
-    assert other.paid == 4  # by delta as well: four runs at a quarter
-    assert (last.paid, last.limit_delta / last.delta) == (4, 4.0)
+    assert (one["site"], one["unit"]) == ("client-0", "record")
+    assert 0.9 < one["epsilon_of_one"] <= 1.0
+    assert (one["epsilon"], one["pays_for"]) == (5 * one["epsilon_of_one"], 1)
+    assert 1.8 < other["epsilon_of_one"] <= 2.0  # as the experiment names it, whatever the site allows over all runs
+    assert other["pays_for"] == 4  # by delta as well: four runs at a quarter
+    assert (last["pays_for"], last["budget_delta"] / last["delta_of_one"]) == (4, 4.0)
 
 
 def test_the_price_of_one_run_is_what_the_sites_own_ledger_seals(federation):
@@ -49,8 +49,8 @@ def test_the_price_of_one_run_is_what_the_sites_own_ledger_seals(federation):
     trained_once(federation)
     with sqlite3.connect(federation.site("client-0") / "ledger.db") as book:
         ((epsilon,),) = book.execute("SELECT epsilon FROM seals").fetchall()
-    assert epsilon == priced.one
-    assert price_of_runs(federation, runs=2)[0].sealed.epsilon == epsilon
+    assert epsilon == priced["epsilon_of_one"]
+    assert price_of_runs(federation, runs=2)[0]["sealed_epsilon"] == epsilon
 
 
 def trained_once(federation):
