@@ -45,9 +45,8 @@ class Server:
 
     def peak(self):
         """The most memory that gateway and SuperLink ever had, in MiB."""
-        status = [
-            Path(f"/proc/{self.processes.running[name].pid}/status").read_text() for name in ("gateway", "SuperLink")
-        ]
+        pids = [self.processes.running[name].pid for name in ("gateway", "SuperLink")]
+        status = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
         return sum(int(text.partition("VmHWM:")[2].split()[0]) for text in status) / 1024
 
     def plain(self):
@@ -158,9 +157,8 @@ def test_a_request_that_a_registered_key_did_not_sign_now_is_refused_before_its_
         "two keys": proof(site) + proof(stranger).split(b"\r\n")[0] + b"\r\n",
         "no signature": proof(site).rpartition(b"flwr-signature")[0],
     }
-    assert {name: server.post(BEAT, b"x", proof=mark, sent=0) for name, mark in wrong.items()} == dict.fromkeys(
-        wrong, 401
-    )
+    told = {name: server.post(BEAT, b"x", proof=mark, sent=0) for name, mark in wrong.items()}
+    assert told == dict.fromkeys(wrong, 401)
     beat = SendNodeHeartbeatRequest(heartbeat_interval=30.0)
     beat.node.node_id = server.node("client-0").node.node_id
     assert server.post(BEAT, beat.SerializeToString(), proof=proof(site)) == 200
@@ -178,10 +176,8 @@ def test_a_registered_site_cannot_send_more_than_its_path_is_for(server, path, s
 def test_no_request_is_smuggled_behind_one_that_a_registered_site_has_signed(server):
     control = b"POST /v1/control/list-runs HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
     mark = proof(server.federation.site("client-0"))
-    assert raw(server.federation, head(BEAT, 0, mark) + control) == [
-        401,
-        403,
-    ]  # the first by the SuperLink: it names no node
+    smuggled = raw(server.federation, head(BEAT, 0, mark) + control)
+    assert smuggled == [401, 403]  # the first by the SuperLink: it names no node
     chunked = head(BEAT, 0, mark + b"Transfer-Encoding: chunked\r\n")
     assert raw(server.federation, chunked + b"%x\r\n%s\r\n0\r\n\r\n" % (len(control), control)) == [501]
 

@@ -64,8 +64,14 @@ def findings(folder: Path) -> Iterator[Finding]:
     except PermissionError:
         text = f"{folder} is closed to user {os.geteuid()}: a federation's files are for their owner, so run this as the owner"
         raise BadInput(f"{text}.") from None
-    if of_a_site:
-        yield from _version()
+    federation = None if of_a_site else open_federation(folder)
+    try:
+        from tacit.deploy.server import require_flwr
+
+        yield Finding(f"Tacit {tacit.__version__}, flwr {require_flwr()}")
+    except BadInput as error:
+        yield _wrong(str(error))
+    if federation is None:
         try:
             read_settings(folder)
         except TacitError as error:  # everything below reads it, and would say the same again
@@ -76,11 +82,14 @@ def findings(folder: Path) -> Iterator[Finding]:
         yield from own_keys(folder)
         yield from _caught("", _server_of(folder))
         return
-    federation = open_federation(folder)
     experiment = experiment_of(federation)
-    yield from _version()
     yield from _certificates(federation)
-    yield from _caught("", _app(federation))
+    try:
+        changed = app_digest(federation.app) != federation.app_sha256
+        text = "was changed after it was made: sites would refuse it, so make a new federation"
+        yield Finding(f"The app folder {federation.app} {text if changed else 'is as it was made'}.", wrong=changed)
+    except (TacitError, OSError) as error:
+        yield _wrong(str(error))
     yield from _node_keys(federation)
     yield from who_opens(federation, experiment)
     try:
@@ -109,15 +118,6 @@ def _caught(whose: str, found: Iterator[Finding]) -> Iterator[Finding]:
         yield from found
     except (TacitError, OSError, ValueError) as error:
         yield _wrong(f"{whose}{error}")
-
-
-def _version() -> Iterator[Finding]:
-    try:
-        from tacit.deploy.server import require_flwr
-
-        yield Finding(f"Tacit {tacit.__version__}, flwr {require_flwr()}")
-    except BadInput as error:
-        yield _wrong(str(error))
 
 
 def site_findings(
@@ -359,12 +359,6 @@ def _certificates(federation: Federation) -> Iterator[Finding]:
         copy = federation.site(name) / "ca.crt"
         if copy.exists() and authority.exists() and copy.read_bytes() != authority.read_bytes():
             yield _wrong(f"{copy} is not the certificate of this federation's authority: copy server/ca.crt.")
-
-
-def _app(federation: Federation) -> Iterator[Finding]:
-    changed = app_digest(federation.app) != federation.app_sha256
-    text = "was changed after it was made: sites would refuse it, so make a new federation"
-    yield Finding(f"The app folder {federation.app} {text if changed else 'is as it was made'}.", wrong=changed)
 
 
 def _node_keys(federation: Federation) -> Iterator[Finding]:

@@ -118,7 +118,7 @@ def test_hospitals_train_under_the_simulators_guarantee_and_spend_their_own_epsi
         assert tacit.load(kept).encoder == tacit.load(history.out).encoder
     words = ["predict", history.out, hospitals / "public-test.csv", "--out", hospitals / "predictions.csv"]
     done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
-    assert f"Accuracy {history.summary['test_accuracy']:.4f}, loss {history.summary['test_loss']:.4f}" in done.stderr
+    assert f"Accuracy {history.summary['test_accuracy']:.4f} on the 149 that have a label" in done.stderr
     assert len((hospitals / "predictions.csv").read_text().splitlines()) == 1 + 149
 
 
