@@ -1,8 +1,8 @@
 """Losses: what training makes small, one number per example. `task.loss` names one of these, or anybody's "package.module:name":
 a function of (outputs, targets) whose other parameters are its options in `[task]`.
 
-Guarantee: each number depends on its own example alone, so that clipping bounds what an example can do. Here that is read off one
-or two lines. Somebody else's loss sees one example at a time (`torch.vmap`), after a trial on made-up rows."""
+Guarantee: each number depends on its own example alone, so that clipping bounds what an example can do: somebody else's loss sees
+one example at a time (`torch.vmap`), after a trial on made-up rows."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,7 +29,7 @@ def binary_cross_entropy(
     outputs: torch.Tensor,
     targets: torch.Tensor,
     *,
-    class_weights: tuple[float, ...] | None = None,  # public numbers, one for each class; nothing: all weigh the same
+    class_weights: tuple[float, ...] | None = None,  # public numbers, one for each class; default: all weigh the same
 ) -> torch.Tensor:
     """The mean over labels of -log sigmoid(o) where the label holds, else -log sigmoid(-o).
 
@@ -52,13 +52,9 @@ def cross_entropy(
     outputs: torch.Tensor,
     targets: torch.Tensor,
     *,
-    class_weights: tuple[float, ...] | None = None,  # public numbers, one for each class; nothing: all weigh the same
+    class_weights: tuple[float, ...] | None = None,  # public numbers, one for each class; default: all weigh the same
 ) -> torch.Tensor:
-    """-w_y log softmax(outputs)_y. An example with several targets counts their mean.
-
-    >>> cross_entropy(torch.zeros(2, 2), torch.tensor([0, 1]), class_weights=(1.0, 3.0))
-    tensor([0.6931, 2.0794])
-    """
+    """-w_y log softmax(outputs)_y. An example with several targets counts their mean."""
     weight = None if class_weights is None else torch.tensor(class_weights, dtype=outputs.dtype, device=outputs.device)
     losses = F.cross_entropy(outputs, targets, weight, reduction="none")
     return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
@@ -71,11 +67,7 @@ def huber(
     *,
     beyond: float = 1.0,  # the error from which the loss goes on straight
 ) -> torch.Tensor:
-    """The mean over an example's numbers of e^2 / 2 where |e| <= beyond, else beyond (|e| - beyond / 2).
-
-    >>> huber(torch.zeros(2, 1), torch.tensor([1.0, 3.0]))
-    tensor([0.5000, 2.5000])
-    """
+    """The mean over an example's numbers of e^2 / 2 where |e| <= beyond, else beyond (|e| - beyond / 2)."""
     losses = F.huber_loss(outputs, targets.reshape(outputs.shape), reduction="none", delta=beyond)
     return losses.flatten(1).mean(1)
 
@@ -93,11 +85,7 @@ def next_token(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @part
 def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean over an example's numbers of (o - t)^2.
-
-    >>> squared(torch.zeros(1, 2), torch.tensor([[1.0, 3.0]]))
-    tensor([5.])
-    """
+    """The mean over an example's numbers of (o - t)^2."""
     return (outputs - targets.reshape(outputs.shape)).square().flatten(1).mean(1)
 
 
@@ -108,21 +96,11 @@ def load(name: str, options: Mapping[str, Any], *, outputs: torch.Tensor, target
     """
     factory = plugin.find(ROOM, name, key="task.loss")
     loss: Losses = partial(factory, **plugin.typed(factory, options, table="task", given=GIVEN, keys=("kind", "loss")))
-    apart = one_by_one(loss) if ":" in name else loss
-    _try(name, loss, apart, outputs, targets)
-    return apart
-
-
-def one_by_one(loss: Losses) -> Losses:
-    """The loss of every example alone: whatever it does with a batch, there is no other example in it."""
 
     def alone(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return loss(output[None], target[None]).reshape(())
 
-    return torch.vmap(alone, randomness="error")
-
-
-def _try(name: str, loss: Losses, apart: Losses, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    apart = torch.vmap(alone, randomness="error") if ":" in name else loss
     with plugin.guarded(f"task.loss = {name!r} cannot be computed for outputs of shape {list(outputs.shape)}"):
         found = loss(outputs, targets)
     if not isinstance(found, torch.Tensor) or found.shape != (len(outputs),) or not found.is_floating_point():
@@ -136,3 +114,4 @@ def _try(name: str, loss: Losses, apart: Losses, outputs: torch.Tensor, targets:
     for other, why in ((single, "looks at other examples of its batch"), (again, "remembers the examples before")):
         if not torch.allclose(found, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
             raise BadInput(f"task.loss = {name!r} {why}, so that clipping one example would not bound what it does.")
+    return apart

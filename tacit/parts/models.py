@@ -4,8 +4,7 @@ A factory takes what it needs of `input_shape` and `classes`, how many numbers i
 other parameters are its options in `[model]`."""
 
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -33,13 +32,8 @@ def build(
     options: Mapping[str, Any] | None = None,
     factory: plugin.Factory | None = None,
 ) -> nn.Module:
-    """A model with initial weights that are a function of `seed`; torch's global generator stays as it was.
-
-    A `factory` that was passed from Python takes the place of the named one. Raises: BadInput.
-
-    >>> sum(p.numel() for p in build("mlp", input_shape=(1, 28, 28), classes=10, seed=1).parameters())
-    159010
-    """
+    """A model with initial weights that are a function of `seed`; torch's global generator stays as it was. A `factory` passed
+    from Python takes the place of the named one. Raises: BadInput."""
     check.at_least(1, classes=classes)
     factory = factory or plugin.find(ROOM, name, key="model.name")
     with torch.random.fork_rng(devices=[]):
@@ -51,11 +45,7 @@ def build(
 
 
 def drawn(name: str, *, options: Mapping[str, Any], factory: plugin.Factory | None = None) -> bool:
-    """Whether a model begins with nothing but what is drawn from the run's seed: one of Tacit's own, that reads no file.
-
-    >>> drawn("mlp", options={}), drawn("hugging-face", options={"path": "bert"}), drawn("somebodys:model", options={})
-    (True, False, False)
-    """
+    """Whether a model begins with nothing but what is drawn from the run's seed: one of Tacit's own, that reads no file."""
     return factory is None and ":" not in name and "path" not in options
 
 
@@ -73,7 +63,7 @@ def size(name: str, *, input_shape: Shape, classes: int, options: Mapping[str, A
 
 
 def check_output(model: nn.Module, x_example: torch.Tensor, answer: Shape) -> None:
-    """Passes a batch through the model. Raises: ModelRefused unless its answers have the task's shape, PartFailed."""
+    """Raises: ModelRefused unless the model answers a batch in the task's shape, PartFailed."""
     training = model.training
     try:
         with torch.no_grad():
@@ -114,39 +104,33 @@ def cifar_cnn(*, input_shape: Shape, classes: int) -> nn.Module:
     """Two 3x3 convolutions without padding, one pooling, two dense layers; 1,626,442 parameters on 3x32x32 and ten classes."""
     channels, _ = _image("cifar-cnn", input_shape)
     first, second = nn.Conv2d(channels, 32, 3), nn.Conv2d(32, 64, 3)
-    features = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-    width = _features_of(features, input_shape)
-    return nn.Sequential(*features, nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, classes))
+    features = (first, nn.ReLU(), second, nn.ReLU(), nn.MaxPool2d(2))
+    return _classifier(features, input_shape, 128, nn.ReLU, classes)
 
 
 @part
 def cnn(*, input_shape: Shape, classes: int) -> nn.Module:
     """Two strided convolutions and two dense layers; 26,010 parameters on 1x28x28 and ten classes.
 
-    The model of Papernot et al. 2021 (arXiv:2007.14191v1), with tanh, which suits clipping better than ReLU. Images under 16 pixels
-    a side get smaller kernels.
+    That of Papernot et al. 2021 (arXiv:2007.14191v1), with tanh, which suits clipping better than ReLU. Images under 16 pixels a
+    side get smaller kernels.
     """
     channels, side = _image("cnn", input_shape)
     if side >= LARGE_IMAGE:
         first, second = nn.Conv2d(channels, 16, 8, stride=2, padding=3), nn.Conv2d(16, 32, 4, stride=2)
     else:
         first, second = nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, stride=2)
-    convolutions = (first, ChannelsLast(), nn.Tanh(), nn.MaxPool2d(2, 1), second, nn.Tanh(), nn.MaxPool2d(2, 1))
-    features = nn.Sequential(*convolutions, nn.Flatten())
-    width = _features_of(features, input_shape)
-    return nn.Sequential(*features, nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, classes))
+    features = (first, ChannelsLast(), nn.Tanh(), nn.MaxPool2d(2, 1), second, nn.Tanh(), nn.MaxPool2d(2, 1))
+    return _classifier(features, input_shape, 32, nn.Tanh, classes)
 
 
 class ChannelsLast(nn.Module):
-    """The same image with its channels innermost in memory, which makes max-pooling on a CPU nine times faster; on a GPU, slower.
-
-    By `permute`, because `torch.func.vmap` knows no memory formats.
-    """
+    """The same image with its channels innermost in memory, which makes max-pooling on a CPU nine times faster. By `permute`,
+    because `torch.func.vmap` knows no memory formats."""
 
     only_for_cpu = True  # it gives back what it is given: a stack of clients on a GPU leaves it out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The same values."""
         if isinstance(x, torch.Tensor) and x.is_cuda:  # what reads a model as a graph gives it something else
             return x
         return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
@@ -161,9 +145,13 @@ def _image(name: str, shape: Shape) -> tuple[int, int]:
     return shape[0], min(shape[1:])
 
 
-def _features_of(features: nn.Module, shape: Shape) -> int:
+def _classifier(
+    features: tuple[nn.Module, ...], shape: Shape, hidden: int, activation: type[nn.Module], classes: int
+) -> nn.Module:
+    before = nn.Sequential(*features, nn.Flatten())
     with torch.no_grad():
-        return features(torch.zeros(1, *shape)).shape[1]
+        width = before(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(*before, nn.Linear(width, hidden), activation(), nn.Linear(hidden, classes))
 
 
 # A Hugging Face classifier. Nothing is downloaded, and nothing in its folder is code: its weights are safetensors, its class is one
@@ -178,13 +166,10 @@ def hugging_face(
     tune: Literal["lora", "head", "all"] = "lora",  # what trains: adapters and the head, the head alone, or all
     rank: int = 8,  # of the adapters
     targets: list[str]
-    | None = None,  # the layers that get adapters, by the ends of their names; nothing: as `peft` knows
+    | None = None,  # the layers that get adapters, by the ends of their names; default: as `peft` knows
 ) -> nn.Module:
-    """A classifier of rows of token numbers, of equal length, filled up with the model's padding token.
-
-    A number outside the vocabulary counts as the nearest one inside.
-    Raises: BadInput where `path` holds no model, or the packages are not installed.
-    """
+    """A classifier of rows of token numbers, of equal length, filled up with the model's padding token. A number outside the
+    vocabulary counts as the nearest one inside. Raises: BadInput where `path` holds no model, or a package is not installed."""
     check.at_least(1, **{"model.rank": rank})
     model = _read(Path(path), classes)
     if tune == "lora":
@@ -204,12 +189,12 @@ class HuggingFace(nn.Module):
         self.causal = any(getattr(module, "is_causal", False) for module in model.modules())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The scores of the classes. The mask is made here: `transformers` would look at its values."""
         tokens = x.long().clamp(0, self.vocabulary - 1)
         length = tokens.shape[1]
         hidden = tokens.new_zeros(1, 1, 1, 1) > 0 if self.padding is None else (tokens == self.padding)[:, None, None]
         if self.causal:
             hidden = hidden | tokens.new_ones(length, length).triu(1).bool()
+        # made here: `transformers` would look at its values
         mask = torch.zeros(hidden.shape, device=x.device).masked_fill(hidden, torch.finfo(torch.float32).min)
         return self.model(input_ids=tokens, attention_mask=mask).logits
 
@@ -225,10 +210,15 @@ def _read(path: Path, classes: int) -> Any:
         raise BadInput(f"{path} holds no model: expected the folder that `model.save_pretrained(...)` wrote.")
     how: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     how |= {"num_labels": classes, "ignore_mismatched_sizes": True}  # a head for other classes begins anew
-    with _quiet(utils.logging):
-        model = AutoModelForSequenceClassification.from_pretrained(
-            path, **how, dtype=torch.float32, attn_implementation="eager"
-        )
+    how |= {"dtype": torch.float32, "attn_implementation": "eager"}
+    logging, before = utils.logging, utils.logging.get_verbosity()
+    logging.set_verbosity_error()  # without a bar, and without the news that a head begins anew
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(path, **how)
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()
     model.config._name_or_path = ""  # where it lies is no part of what it is
     return model
 
@@ -250,16 +240,3 @@ def _with_adapters(model: Any, rank: int, targets: list[str] | None) -> Any:
                 f"peft does not say which layers of a {model.config.model_type} get adapters: name them by the ends of their"
                 ' names, as in model.targets = ["query", "value"].'
             ) from None
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    # without a bar, and without the news that a head begins anew: that is what was asked for
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        logging.enable_progress_bar()

@@ -62,7 +62,6 @@ class binary(Task):
         return (1,)
 
     def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The probability of no and of yes."""
         yes = outputs.sigmoid()
         return torch.cat([1 - yes, yes], dim=1)
 
@@ -86,7 +85,6 @@ class classification(Task):
         return (self.dataset.classes,)
 
     def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The probability of each class."""
         return outputs.softmax(1)
 
 
@@ -109,7 +107,6 @@ class multilabel(Task):
         return (self.dataset.y.shape[1],)
 
     def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The probability of each label."""
         return outputs.sigmoid()
 
 
@@ -131,7 +128,6 @@ class regression(Task):
         return tuple(self.dataset.y.shape[1:]) or (1,)
 
     def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The numbers themselves."""
         return outputs
 
 
@@ -158,12 +154,11 @@ class tokens(Task):
         return (self.dataset.y.shape[1], self.dataset.classes)
 
     def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The probability of each token."""
         return outputs.softmax(-1)
 
 
 def load(experiment: Experiment, dataset: Dataset) -> Task:
-    """The experiment's task for a data set. Raises: BadInput for an unknown one, BadData for targets of another kind."""
+    """Raises: BadInput for an unknown task, BadData for targets of another kind."""
     factory = plugin.find(ROOM, experiment.task.kind, key="task.kind")
     with plugin.guarded(f"task.kind = {experiment.task.kind!r} cannot be made"):
         return factory(dataset)
@@ -176,11 +171,7 @@ def unread(kind: str) -> Task:
 
 
 def headline(experiment: Experiment) -> str:
-    """The metric that stands for a run, as records name it: the chosen one, or the task's own.
-
-    >>> headline(Experiment(metric={"choose": "balanced-accuracy"})), headline(Experiment(task={"kind": "regression"}))
-    ('balanced_accuracy', 'rmse')
-    """
+    """The metric that stands for a run, as records name it: the chosen one, or the task's own."""
     return metrics.key(chosen(experiment))
 
 
@@ -196,15 +187,13 @@ def loss_of(experiment: Experiment, task: Task) -> losses.Losses:
     y, classes = task.dataset.y, task.answer[-1]
     shape = torch.Size((losses.TRIED, *y.shape[1:]))
     targets = (torch.arange(shape.numel()) % max(2, classes)).reshape(shape).to(y.dtype)
-    options = _by_position(experiment.task.options(), task.dataset.class_names)
+    options, class_names = dict(experiment.task.options()), task.dataset.class_names
+    if (weights := options.get("class_weights")) is not None:
+        options["class_weights"] = _by_position(weights, class_names)
     return losses.load(experiment.task.loss or task.loss, options, outputs=outputs, targets=targets)
 
 
-def _by_position(options: Mapping[str, Any], class_names: Sequence[str]) -> dict[str, Any]:
-    # class weights in the order of the classes
-    weights = options.get("class_weights")
-    if weights is None:
-        return dict(options)
+def _by_position(weights: Any, class_names: Sequence[str]) -> list[float]:
     if isinstance(weights, Mapping):
         if set(weights) != set(class_names):
             raise BadInput(
@@ -215,4 +204,4 @@ def _by_position(options: Mapping[str, Any], class_names: Sequence[str]) -> dict
         raise BadInput(f"Expected one number in task.class_weights for each of {len(class_names)} classes.")
     if not all(isinstance(w, int | float) and not isinstance(w, bool) and 0 <= w < float("inf") for w in weights):
         raise BadInput("Expected task.class_weights to be finite numbers that are not negative.")
-    return dict(options) | {"class_weights": list(weights)}
+    return list(weights)

@@ -12,8 +12,7 @@ from torch import nn
 from tacit.parts.losses import Losses
 from tacit.random import Stream
 
-# To a device and back without waiting for what else it does: a copy from ordinary memory, or a look at a number, waits
-# for all.
+# To a device and back without waiting for what else it does: a copy from ordinary memory, or a look at a number, waits for all.
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -22,11 +21,7 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def later(tensor: torch.Tensor) -> Callable[[], Any]:
-    """The numbers of a tensor, after what its device was told so far: calling waits for that, and for nothing told since.
-
-    >>> later(torch.tensor([1.0, 2.0]))()
-    [1.0, 2.0]
-    """
+    """The numbers of a tensor, after what its device has to do so far: calling waits for that, and for nothing since."""
     if not tensor.is_cuda:
         return tensor.tolist
     here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -43,10 +38,8 @@ def later(tensor: torch.Tensor) -> Callable[[], Any]:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """(step, client, example): places among the rows of all clients, and 1 for those that count; the others fill up.
-
-    What fills a batch up is a row of that very batch, or of that client where the batch is empty.
-    """
+    """(step, client, example): places among the rows of all clients, and 1 for those that count; the others fill up, with a row of
+    that very batch, or of that client where the batch is empty."""
 
     places: torch.Tensor = field(repr=False)
     mask: torch.Tensor = field(repr=False)
@@ -76,13 +69,11 @@ def shuffled_alike(streams: Sequence[Stream], size: int, *, batch_size: int, ste
     return mixed.reshape(len(streams), epochs * in_epoch, batch_size)[:, :steps]
 
 
-def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, longest: int = 1, fold: int = 1) -> Batches:
-    """The batches (client, step) as one; `starts` says where each client's rows begin. Who takes fewer steps has empty ones.
-
-    The longest batch is at least `longest` and a multiple of `fold`, so that shapes repeat from round to round.
-    """
+def filled(drawn: Sequence[Sequence[np.ndarray]], starts: Sequence[int], *, fold: int = 1) -> Batches:
+    """The batches (client, step) as one; `starts` says where each client's rows begin. Who takes fewer steps has empty ones. The
+    longest batch is a multiple of `fold`, so that shapes repeat from round to round."""
     steps = max(map(len, drawn))
-    most = max(longest, *(len(batch) for batches in drawn for batch in batches))
+    most = max(1, *(len(batch) for batches in drawn for batch in batches))
     most = -(-most // fold) * fold
     busy = [batches for batches in drawn if batches]
     sizes = {len(batch) for batches in busy for batch in batches}
@@ -129,7 +120,6 @@ class Shifts:
         return torch.cat([torch.full((batch, 1, 2), self.reach), drawn], dim=1)
 
     def of(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """The views (batch, count, channels, height, width) of images (batch, channels, height, width)."""
         batch, channels, height, width = x.shape
         room = F.pad(x, [self.reach] * 4)
         starts = offsets.to(x.device)

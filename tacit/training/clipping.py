@@ -1,8 +1,6 @@
-"""Per-example gradient clipping: the sum of gradients, each scaled to norm at most C.
-
-Source: Abadi et al. 2016, Algorithm 1, arXiv:1607.00133v2. Guarantee: one example more or less changes the sum by at
-most C in Euclidean norm, rounding included (docs/derivations.md has the bound and its limits). `clipped_sum_slow` says what is
-computed; `Clipper` computes it as fast as the model allows."""
+"""Per-example gradient clipping (Abadi et al. 2016, Algorithm 1, arXiv:1607.00133v2): the sum of gradients, each scaled to norm at
+most C. Guarantee: one example more or less changes the sum by at most C in Euclidean norm, rounding included (docs/derivations.md
+has the bound and its limits). `clipped_sum_slow` says what is computed, `Clipper` computes it as fast as the model allows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,32 +12,18 @@ from torch import nn
 from tacit import check
 from tacit.errors import BadInput, ModelRefused
 from tacit.parts.losses import Losses, cross_entropy
+from tacit.training import per_example
 from tacit.training.batches import Viewed, over_views
 from tacit.training.flat import blocks, flatten, fresh, frozen, hooked, trainable, training
+from tacit.training.independence import reason_of
 from tacit.training.layers import sum_type
 from tacit.training.optimizer import full_precision
-from tacit.training.per_example import (
-    MARGIN,
-    OUT_OF_MEMORY,
-    PATHS,
-    Looped,
-    Path,
-    Watched,
-    drawn,
-    example_gradient,
-    refuse,
-    refuse_other_order,
-    same_chance,
-    settle,
-    synthetic,
-)
+from tacit.training.per_example import MARGIN, OUT_OF_MEMORY, PATHS, Looped, Path, Watched, example_gradient, settle
 from tacit.types import Bounded, Private, Raw, Shared
 
 # of a clip: entries whose squares leave float32, below 2^-63, are missing from a norm: 1e-16 of 10^6 of them
 SMALLEST = 1e-12
 PROBED = 32  # examples that a path without a proof is tried with at once, where a physical batch holds so many
-
-Public = tuple[torch.Size, torch.dtype, torch.Size, torch.dtype, bool]  # what a choice may depend on
 
 
 def clipped_sum_slow(
@@ -78,20 +62,15 @@ class NotPrivate:
 class Clipper:
     """Sums the clipped per-example gradients of a model's loss; `losses` gives one number per example.
 
-    `physical_batch` bounds how many examples are in memory at once. The `path` is "book-keeping" where every operation is known to
-    keep examples apart and every trainable parameter belongs to a layer with a rule, else "vmap", else "loop"; it is chosen on
-    synthetic rows, and `reason` says why a faster one was not taken. Parameters may be changed in place between calls; what is
-    frozen, and on "book-keeping" what the model computes, is read once. A caller who gives the rows `again` saves a copy of them.
+    The `path` is "book-keeping" where every operation is known to keep examples apart and every trainable parameter belongs to a
+    layer with a rule, else "vmap", else "loop"; it is chosen on synthetic rows, and `reason` says why a faster one was not taken.
+    Parameters may be changed in place between calls; what is frozen, and on "book-keeping" what the model computes, is read once.
+    A caller who gives the rows `again` saves a copy of them.
 
     Guarantee: the vector changes by at most `clip` when an example comes or goes, whatever the example and the parameters: a
     gradient without a finite norm counts as zero. Nothing that is raised depends on values in x and y.
     Assumes: what the model computes of an example has the same bits whoever else is in the batch.
     Raises: ModelRefused for a model that mixes or remembers examples; BadInput.
-
-    >>> clipper = Clipper(nn.Linear(3, 2), clip=1.0)
-    >>> bounded, not_private = clipper(torch.randn(5, 3), torch.zeros(5, dtype=torch.long))
-    >>> bounded.sensitivity, not_private.examples, clipper.path
-    (1.0, 5, 'book-keeping')
     """
 
     def __init__(
@@ -108,14 +87,14 @@ class Clipper:
         check.at_least(1, physical_batch=physical_batch)
         if path is not None:
             check.one_of(PATHS, path=path)
-        refuse(model)
+        per_example.refuse(model)
         self.model, self.clip, self.physical_batch = model, float(clip), int(physical_batch)
         self.path: str | None = None
         self.reason, self.losses = "", losses
         self._names = tuple(PATHS) if path is None else (path,)
         self._first = next(model.parameters(), torch.zeros(0))
         self._size = sum(block.stop - block.start for block in blocks(model))
-        self._settled: dict[Public, tuple[str, Path, str]] = {}
+        self._settled: dict[object, tuple[str, Path, str]] = {}  # by what a choice may depend on, which is public
 
     def __call__(
         self, x: torch.Tensor, y: torch.Tensor, *, again: Callable[[], torch.Tensor] | None = None
@@ -123,7 +102,11 @@ class Clipper:
         if len(x) != len(y):
             raise BadInput(f"Expected as many labels as examples, got {len(y)} for {len(x)}.")
         with full_precision(x.device):
-            path = self._path(x, y)
+            public = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, self.model.training)
+            if public not in self._settled:
+                most = min(self.physical_batch, PROBED)
+                self._settled[public] = settle(self.model, self._names, x, y, losses=self.losses, most=most)
+            self.path, path, self.reason = self._settled[public]
             try:
                 return self._sum(path, x if again else x.clone(), y)
             except OUT_OF_MEMORY:
@@ -132,23 +115,15 @@ class Clipper:
                 rows = again() if again else x  # not the rows that were written into
                 return self._sum(Looped(self.model, x, self.losses), rows, y)
 
-    def _path(self, x: torch.Tensor, y: torch.Tensor) -> Path:
-        public = (x.shape[1:], x.dtype, y.shape[1:], y.dtype, self.model.training)
-        if public not in self._settled:
-            most = min(self.physical_batch, PROBED)
-            self._settled[public] = settle(self.model, self._names, x, y, losses=self.losses, most=most)
-        self.path, path, self.reason = self._settled[public]
-        return path
-
     def _sum(self, path: Path, x: torch.Tensor, y: torch.Tensor) -> tuple[Bounded, NotPrivate]:
         x = x.contiguous()  # how rows lie would decide what a model that writes in place overwrites
         device = self._first.device
-        total, found = torch.zeros(self._size, device=device, dtype=sum_type(device, len(y))), []
+        total, facts = torch.zeros(self._size, device=device, dtype=sum_type(device, len(y))), []
         for i in range(0, len(y), self.physical_batch):
             part = slice(i, i + self.physical_batch)
-            found.append(path(x[part], y[part], clip=self.clip, out=total))
+            facts.append(path(x[part], y[part], clip=self.clip, out=total))
         nothing = torch.zeros(2, 0, device=device)
-        norms, losses = found[0] if len(found) == 1 else map(torch.cat, zip(nothing, *found, strict=True))
+        norms, losses = facts[0] if len(facts) == 1 else map(torch.cat, zip(nothing, *facts, strict=True))
         return Bounded(total, self.clip), NotPrivate(norms, losses, self.clip)
 
 
@@ -173,7 +148,7 @@ class Workspace:
     ] = ()  # frozen parameters that code could write into, as they were
 
     def forget(self) -> None:
-        """Sets buffers and frozen parameters back to what they were, so that no client meets what another one left in them."""
+        """Sets buffers and frozen parameters back, so that no client meets what another one left in them."""
         for buffer, first in zip(self.model.buffers(), self.buffers, strict=True):
             buffer.copy_(first)
         for parameter, first in self.kept:
@@ -191,29 +166,26 @@ class Workspace:
 
     def refuse_memory(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Raises: ModelRefused where what made-up clients train depends on who trained before, although each has a copy of its own.
-
-        Of x and y only shape and type are used. Code of torch and Tacit is not looked at: it does not remember.
-        """
+        Of x and y only shape and type are used. Code of torch and Tacit is not tried: it does not remember."""
         if not self._could_remember:
             return
-        rows, labels = synthetic(self.model, x, y, count=CLIENTS * ROWS)
-        clients = list(zip(rows.split(ROWS), labels.split(ROWS), strict=True))
-        with same_chance(x.device), drawn(self.model):
-            found = [self._gradient(*client) for client in clients]
-            again = [self._gradient(*client) for client in reversed(clients)]
-        refuse_other_order(torch.stack(found), torch.stack(again[::-1]))
 
-    def _gradient(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        try:
-            with same_chance(x.device), Watched():
-                return example_gradient(self.forgetful(), x.clone(), y, self.losses)[0]
-        except Exception as error:
-            text = str(error).partition("\n")[0] or type(error).__name__
-            raise ModelRefused(f"The model cannot be trained on made-up rows: {text}") from error
+        def gradient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            try:
+                with per_example.same_chance(x.device), Watched():
+                    return example_gradient(self.forgetful(), x.clone(), y, self.losses)[0]
+            except Exception as error:
+                raise ModelRefused(f"The model cannot be trained on made-up rows: {reason_of(error)}") from error
+
+        rows, labels = per_example.synthetic(self.model, x, y, count=CLIENTS * ROWS)
+        clients = list(zip(rows.split(ROWS), labels.split(ROWS), strict=True))
+        with per_example.same_chance(x.device), per_example.drawn(self.model):
+            gradients = [gradient(*client) for client in clients]
+            again = [gradient(*client) for client in reversed(clients)]
+        per_example.refuse_other_order(torch.stack(gradients), torch.stack(again[::-1]))
 
     @cached_property
     def clipped_sum(self) -> Clipper:
-        """Sums of clipped per-example gradients; the path is chosen once, on synthetic rows."""
         return self._sums(self.model, self.losses)
 
     @cached_property

@@ -18,27 +18,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tacit.errors import ModelRefused
 from tacit.parts.losses import Losses
+from tacit.training import per_example
 from tacit.training.clipping import clipped_sum_slow
 from tacit.training.flat import blocks, flatten, fresh, trainable
 from tacit.training.fused import step_
 from tacit.training.independence import LARGE, SMALL, Unsupported, analysed, named_layers, reason_of, recorded
 from tacit.training.layers import row_norms, sum_type, summed
 from tacit.training.optimizer import Descent, Motion, full_precision
-from tacit.training.per_example import (
-    BLOCK_FLOOR,
-    TOLERANCE,
-    Tape,
-    Watched,
-    clip_weights,
-    drawn,
-    norms_of,
-    refuse,
-    same_chance,
-    settle,
-    synthetic,
-    trains,
-    unsupported,
-)
+from tacit.training.per_example import Tape, Watched, clip_weights, norms_of, settle, trains
 from tacit.training.stacked_layers import RULES, STACKED, Pool, beginning
 
 ALIGNED = 32  # floats: rows of a stack begin at whole cache lines
@@ -137,7 +124,7 @@ class StackedModel(Stack):
     """
 
     def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
-        reason = unsupported(model)
+        reason = per_example.unsupported(model)
         if reason:
             raise Unsupported(reason)
         super().__init__(model, losses)
@@ -219,10 +206,10 @@ def stack_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses)
     Whole numbers (tokens) are left to graphs alone: `torch.func` would look one that is in no table up in another client's.
     """
     try:
-        refuse(model)
-        rows, labels = synthetic(model, x, y, count=SMALL + LARGE)
+        per_example.refuse(model)
+        rows, labels = per_example.synthetic(model, x, y, count=SMALL + LARGE)
         exact = full_precision(x.device, clipped=False)  # a rounded convolution is not the stack's, which has none
-        with exact, same_chance(x.device), drawn(model):
+        with exact, per_example.same_chance(x.device), per_example.drawn(model):
             reason = _difference(model, rows, labels, losses)
         if not reason:
             return StackedModel(model, rows, losses)
@@ -254,7 +241,7 @@ def _difference(model: nn.Module, rows: torch.Tensor, labels: torch.Tensor, loss
     for stacked, alone in ((gradients, whole), (sums, clipped)):
         for block in stack.blocks:
             part, own = stacked[:, block.start : block.stop], alone[block.start : block.stop]
-            near = TOLERANCE * float(own.norm()) + BLOCK_FLOOR * float(alone.norm())
+            near = per_example.TOLERANCE * float(own.norm()) + per_example.BLOCK_FLOOR * float(alone.norm())
             if not float((part - own).norm(dim=1).max()) <= near:
                 return f"its gradients of {block.name!r} are not those of single examples"
     return ""
