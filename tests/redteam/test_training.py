@@ -55,10 +55,6 @@ class Text(nn.Module):
         return self.out(self.words(x).mean(1))
 
 
-def sequence():
-    return nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Flatten(), nn.Linear(60, CLASSES))
-
-
 def convolutions():
     layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES)
     return nn.Sequential(*layers)
@@ -74,22 +70,23 @@ def tokens():
     return torch.arange(8)[:, None].expand(8, 5).clone(), torch.arange(8) % CLASSES
 
 
+FACTS = {"input_shape": (1, 8, 8), "classes": CLASSES, "seed": 1}
 OVERFLOWING = {
-    "logr": (lambda: build_model("logr", input_shape=(1, 8, 8), classes=CLASSES, seed=1), scaled_rows(1, 8, 8), 1e37),
-    "mlp": (lambda: build_model("mlp", input_shape=(1, 8, 8), classes=CLASSES, seed=1), scaled_rows(1, 8, 8), 1e18),
+    "logr": (lambda: build_model("logr", **FACTS), scaled_rows(1, 8, 8), 1e37),
+    "mlp": (lambda: build_model("mlp", **FACTS), scaled_rows(1, 8, 8), 1e18),
     "convolutions": (convolutions, scaled_rows(1, 8, 8), 1e8),
     "group norm": (
         lambda: nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(2, 6), nn.ReLU(), nn.Linear(6, CLASSES)),
         scaled_rows(6),
         1e18,
     ),
-    "sequence, by Gram matrices": (sequence, scaled_rows(2, 40), 1e18),
-    "table": (Text, tokens(), 1e38),
-    "views": (
-        lambda: Viewed(build_model("mlp", input_shape=(1, 8, 8), classes=CLASSES, seed=1)),
-        (scaled_rows(3, 1, 8, 8)[0], scaled_rows(1)[1]),
+    "sequence, by Gram matrices": (
+        lambda: nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Flatten(), nn.Linear(60, CLASSES)),
+        scaled_rows(2, 40),
         1e18,
     ),
+    "table": (Text, tokens(), 1e38),
+    "views": (lambda: Viewed(build_model("mlp", **FACTS)), scaled_rows(3, 1, 8, 8), 1e18),
 }
 
 
@@ -265,39 +262,23 @@ class Mixes(nn.Module):
         return self.last(torch.tanh(self.between(self, self.first(x))))
 
 
-def batch_mean(model, h):
-    return 20 * (h - h.mean(0)) if len(h.shape) else h
-
-
-def large_batch_mean(model, h):
-    return 20 * (h - h.mean(0)) if h.shape[0] > 8 else h
-
-
 def later_batch_mean(model, h):
     model.calls += 1
     return 20 * (h - h.mean(0)) if model.calls > 9 else h
 
 
-def transposed(model, h):
-    return h + (h @ h.T).mean() if h.shape[0] > 4 else h
+MIXES = {
+    "batch mean": lambda model, h: 20 * (h - h.mean(0)) if len(h.shape) else h,
+    "large batch mean": lambda model, h: 20 * (h - h.mean(0)) if h.shape[0] > 8 else h,
+    "later batch mean": later_batch_mean,
+    "transposed": lambda model, h: h + (h @ h.T).mean() if h.shape[0] > 4 else h,
+    "paired by broadcast": lambda model, h: h + 20 * (h[:, None] * h).mean(1),
+    "divided by the batch": lambda model, h: 40 * h / h.shape[0],
+    "ordered": lambda model, h: h + h.argsort(0),
+}
 
 
-def paired_by_broadcast(model, h):
-    return h + 20 * (h[:, None] * h).mean(1)
-
-
-def divided_by_the_batch(model, h):
-    return 40 * h / h.shape[0]
-
-
-def ordered(model, h):
-    return h + h.argsort(0)
-
-
-MIXES = [batch_mean, large_batch_mean, later_batch_mean, transposed, paired_by_broadcast, divided_by_the_batch, ordered]
-
-
-@pytest.mark.parametrize("between", MIXES)
+@pytest.mark.parametrize("between", MIXES.values(), ids=MIXES)
 def test_a_model_that_mixes_its_batch_cannot_hide_that_from_the_clipper(between):
     x, y = rows(6, examples=34)
     x[:3], y[:3] = x[0], y[0]  # three equal rows, which mixing leaves as they are
@@ -310,7 +291,7 @@ def test_a_model_that_mixes_its_batch_cannot_hide_that_from_the_clipper(between)
         assert moves(total, x[:size], y[:size]) <= CLIP * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("between", MIXES)
+@pytest.mark.parametrize("between", MIXES.values(), ids=MIXES)
 def test_a_model_that_mixes_is_not_taken_by_book_keeping_or_not_with_the_mixing(between):
     x, y = rows(6, examples=20)
     clipper = Clipper(Mixes(between), clip=CLIP)
@@ -397,13 +378,12 @@ def test_a_memory_outside_the_model_is_found_by_synthetic_rows_in_another_order(
         Clipper(Mixes(in_a_global), clip=CLIP)(*rows(6))
 
 
-class Pictures(nn.Module):
+class Pictures(Mixes):
     """For pictures, with something of its own on the way."""
 
     def __init__(self, between):
-        super().__init__()
-        torch.manual_seed(0)
-        self.last, self.between = nn.Linear(64, 10), between
+        super().__init__(between)
+        self.last = nn.Linear(64, 10)
 
     def forward(self, x):
         return self.last(self.between(self, x.flatten(1)))
@@ -447,13 +427,9 @@ KINDS = {
 
 def of_kind(kind):
     private = {"kind": "local", "epsilon": 8.0, "delta": 1e-5, "clip": CLIP}
-    asked = {
-        "data": {"clients": 8, "examples_per_client": 20},
-        "train": {"rounds": 1, "local_steps": 1},
-        "privacy": private,
-        "run": {"workers": 1},
-    }
-    return tacit.Experiment(**{key: value | KINDS[kind].get(key, {}) for key, value in asked.items()})
+    data, train = {"clients": 8, "examples_per_client": 20}, {"rounds": 1, "local_steps": 1}
+    settings = {"data": data, "train": train, "privacy": private, "run": {"workers": 1}}
+    return tacit.Experiment(**{key: value | KINDS[kind].get(key, {}) for key, value in settings.items()})
 
 
 @pytest.mark.parametrize("memory", [in_a_closure, in_a_gradient])
@@ -485,7 +461,7 @@ def test_what_a_client_left_in_a_models_attributes_does_not_reach_the_next_clien
 # what decides how a model is trained
 
 
-@pytest.mark.parametrize("between", [batch_mean, in_a_number, lambda model, h: h])
+@pytest.mark.parametrize("between", [MIXES["batch mean"], in_a_number, lambda model, h: h])
 @pytest.mark.parametrize("value", [None, 0.0, math.nan, math.inf])
 def test_no_value_of_a_private_row_decides_how_a_model_is_trained(between, value):
     x, y = rows(6)
