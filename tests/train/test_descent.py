@@ -38,7 +38,7 @@ def make(clip=None, features=12, scale=1.0, frozen=()):
     return work, work.theta.clone(), Client(0, "a", Budget(1.0, 1e-5), x, y)
 
 
-def by_torch(work, theta, client, how, *, steps, correction=None):
+def by_torch(work, theta, client, how, *, steps, correction):
     """The slow twin: torch's own optimiser, and FedProx's term (and SCAFFOLD's) as part of the loss."""
     work.theta.copy_(theta)
     params = list(work.model.parameters())
@@ -64,28 +64,17 @@ def privately(work, theta, client, how, *, steps, z=1e-9, clip=1e6, rate=1.0):
     return dp_sgd(work, theta, client, mechanism, learning_rate=RATE, stream=seeded(0)("a"), descent=how).update
 
 
+@pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("how", WAYS)
-def test_plain_training_takes_the_steps_of_torch(how):
-    work, theta, client = make()
+def test_plain_training_and_private_training_without_noise_or_clipping_take_the_steps_of_torch(how, corrected):
+    work, theta, client = make(clip=1e6)
+    correction = torch.linspace(-1, 1, len(theta)) if corrected else None
+    expected = by_torch(work, theta, client, how, steps=7, correction=correction)
+    how = dataclasses.replace(how, correction=correction)
     ours = plainly(work, theta, client, how, steps=7)
-    assert torch.allclose(ours, by_torch(work, theta, client, how, steps=7), atol=1e-5)
+    assert torch.allclose(ours, expected, atol=1e-5)
+    assert torch.allclose(privately(work, theta, client, how, steps=7, z=1e-12).vector, expected, atol=1e-5)
     assert not torch.allclose(ours, plainly(work, theta, client, PLAIN, steps=7), atol=1e-2)
-
-
-@pytest.mark.parametrize("how", WAYS)
-def test_without_noise_and_with_a_wide_clip_private_training_takes_the_steps_of_torch(how):
-    work, theta, client = make(clip=1e6)
-    ours = privately(work, theta, client, how, steps=7, z=1e-12).vector
-    assert torch.allclose(ours, by_torch(work, theta, client, how, steps=7), atol=1e-5)
-
-
-def test_a_correction_is_added_to_every_gradient():
-    work, theta, client = make(clip=1e6)
-    correction = torch.linspace(-1, 1, len(theta))
-    how = Descent(momentum=0.5, correction=correction)
-    twin = by_torch(work, theta, client, how, steps=4, correction=correction)
-    assert torch.allclose(plainly(work, theta, client, how, steps=4), twin, atol=1e-5)
-    assert torch.allclose(privately(work, theta, client, how, steps=4, z=1e-12).vector, twin, atol=1e-5)
 
 
 def test_plain_steps_have_the_bits_that_they_had_without_a_descent():

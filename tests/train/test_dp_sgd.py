@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from statistical import has_std, is_normal, is_poisson_sampling
@@ -42,9 +41,8 @@ def test_the_update_carries_the_stated_noise_and_not_two_thirds_or_three_halves_
 
 def test_one_arbitrary_record_moves_a_step_by_at_most_the_clip():
     work, theta, client = make(scale=1.0)
-    huge = Client(
-        0, "a", client.budget, torch.cat([client.x, torch.full((1, 64), 1e6)]), torch.cat([client.y, client.y[:1]])
-    )
+    x, y = torch.cat([client.x, torch.full((1, 64), 1e6)]), torch.cat([client.y, client.y[:1]])
+    huge = Client(0, "a", client.budget, x, y)
     without = train(work, theta, client, z=1e-9).update.vector * SIZE
     with_it = train(work, theta, huge, z=1e-9).update.vector * (SIZE + 1)
     assert 0.5 * 0.99 < (with_it - without).norm() <= 0.5 * (1 + 1e-4)  # learning rate 0.5 times clip 1
@@ -77,26 +75,13 @@ def test_the_divisor_is_the_expected_batch_not_the_drawn_one():
     work, theta, client = make()
     one = train(work, theta, client, z=1e-9, rate=0.5, place="a").update.vector
     batch = seeded(0)("a").bernoulli(SIZE, 0.5)
-    total, _ = work.clipped_sum(client.x[batch], client.y[batch])
     assert len(batch) != SIZE // 2
     work.theta.copy_(theta)
     total, _ = work.clipped_sum(client.x[batch], client.y[batch])
     assert torch.allclose(one, -0.5 / (0.5 * SIZE) * total.vector.float(), atol=1e-6)
 
 
-def test_a_step_without_noise_or_clipping_is_a_gradient_step():
-    work, theta, client = make(clip=1e6)
-    update = train(work, theta, client, z=1e-12, clip=1e6).update.vector
-    work.theta.copy_(theta)
-    for parameter in work.model.parameters():
-        parameter.requires_grad_(True)
-    loss = nn.functional.cross_entropy(work.model(client.x), client.y)
-    gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(work.model.parameters()))])
-    assert torch.allclose(update, -0.5 * gradient, atol=1e-5)
-
-
 def test_training_starts_from_the_broadcast_parameters_every_time():
     work, theta, client = make()
     first = train(work, theta, client, steps=3).update.vector
     assert torch.equal(first, train(work, theta, client, steps=3).update.vector)
-    assert np.isfinite(first.numpy()).all()

@@ -96,11 +96,7 @@ def test_the_noise_the_server_expects_is_the_noise_a_client_states():
         received = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [client], round=0)
         trained = parts.algorithm.train(work, received, client, lambda purpose: seeded(0)(purpose))
         sent = parts.algorithm.release(trained, client, received)
-        assert (
-            sent.facts["noise_std"]
-            == pytest.approx(expected[index])
-            == pytest.approx(parts.plan.multipliers[index] / 2)
-        )
+        assert sent.facts["noise_std"] == pytest.approx(expected[index]) == parts.plan.multipliers[index] / 2
 
 
 def test_every_rule_works_with_it(tmp_path):

@@ -5,20 +5,20 @@ import torch
 from torch import nn
 
 from tacit.parts.losses import cross_entropy
+from tacit.training.batches import sent
 from tacit.training.clipping import clipped_sum_slow
 from tacit.training.flat import flatten
 from tacit.training.independence import LARGE, SMALL, Unsupported
-from tacit.training.optimizer import full_precision
+from tacit.training.optimizer import ONEDNN, full_precision
 from tacit.training.per_example import example_gradient
-from tacit.training.stacked import StackedModel
+from tacit.training.stacked import StackedModel, stack_of
+from tacit.training.stacked_layers import Multiplied, Pool
 
 CLIENTS, EXAMPLES, CLASSES = 3, 4, 3
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # where there is one, its kernels are tried
 
 
-class Frames(nn.Module):
-    """Frames are folded into the batch, as a model of video does."""
-
+class Frames(nn.Module):  # folded into the batch, as a model of video does
     def __init__(self):
         super().__init__()
         self.each, self.last = nn.Conv2d(1, 4, 3, stride=2), nn.Linear(4, CLASSES)
@@ -29,8 +29,6 @@ class Frames(nn.Module):
 
 
 class Twice(nn.Module):
-    """One layer is used two times."""
-
     def __init__(self):
         super().__init__()
         self.first, self.again, self.last = nn.Linear(5, 6), nn.Linear(6, 6), nn.Linear(6, CLASSES)
@@ -92,10 +90,8 @@ def case(name):
     model(rows(2))
     theta = flatten(model)
     thetas = theta + 0.3 * torch.randn(CLIENTS, len(theta), generator=generator).to(DEVICE)
-    x, y = (
-        rows(CLIENTS * EXAMPLES).unflatten(0, (CLIENTS, EXAMPLES)),
-        torch.randint(CLASSES, (CLIENTS, EXAMPLES), device=DEVICE),
-    )
+    x = rows(CLIENTS * EXAMPLES).unflatten(0, (CLIENTS, EXAMPLES))
+    y = torch.randint(CLASSES, (CLIENTS, EXAMPLES), device=DEVICE)
     return model, theta, thetas, x, y, StackedModel(model, rows(SMALL + LARGE), cross_entropy)
 
 
@@ -112,9 +108,8 @@ def test_the_gradients_of_stacked_clients_are_those_of_each_alone(name):
     gradients, losses = stack.gradients(stack.cut(thetas), x, y, weights)
     for k in range(CLIENTS):
         theta.copy_(thetas[k])
-        alone = sum(
-            w * example_gradient(model, a[None], b[None])[0] for w, a, b in zip(weights[k], x[k], y[k], strict=True)
-        )
+        each = zip(weights[k], x[k], y[k], strict=True)
+        alone = sum(w * example_gradient(model, a[None], b[None])[0] for w, a, b in each)
         near = 1e-6 * max(1.0, float(alone.abs().max()))  # an entry that cancels holds rounding of the others' size
         torch.testing.assert_close(torch.cat([block[k] for block in gradients]), alone, rtol=1e-4, atol=near)
         own = cross_entropy(model(x[k]), y[k]).detach()
@@ -124,20 +119,16 @@ def test_the_gradients_of_stacked_clients_are_those_of_each_alone(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_clipped_sums_of_stacked_clients_are_those_of_each_alone_whatever_fills_the_batch_up(name):
     model, theta, thetas, x, y, stack = case(name)
-    mask = torch.ones(CLIENTS, EXAMPLES, device=DEVICE)
-    mask[1, 2:] = 0
-    mask[2] = 0
-    clip = 0.5
+    mask, clip = torch.ones(CLIENTS, EXAMPLES, device=DEVICE), 0.5
+    mask[1, 2:] = mask[2] = 0
     sums, norms, losses = stack.clipped_sums(stack.rows(theta, CLIENTS).copy_(thetas), x, y, mask, clip=clip)
     for k in range(CLIENTS):
         theta.copy_(thetas[k])
         there = mask[k].bool()
         alone = clipped_sum_slow(model, x[k][there], y[k][there], clip=clip)
         torch.testing.assert_close(sums[k].float(), alone, rtol=1e-4, atol=1e-6)
-        each = torch.stack(
-            [example_gradient(model, a[None], b[None])[0].norm() for a, b in zip(x[k], y[k], strict=True)]
-        )
-        torch.testing.assert_close(norms[k], each, rtol=1e-4, atol=1e-6)
+        each = [example_gradient(model, a[None], b[None])[0].norm() for a, b in zip(x[k], y[k], strict=True)]
+        torch.testing.assert_close(norms[k], torch.stack(each), rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(losses[k], cross_entropy(model(x[k]), y[k]).detach(), rtol=1e-4, atol=1e-6)
 
 
@@ -158,3 +149,43 @@ def test_a_model_that_mixes_examples_is_not_stacked():
         StackedModel(
             nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), torch.randn(5, 5), cross_entropy
         )
+
+
+@pytest.mark.parametrize("how", [{"stride": 1}, {"padding": 1}, {"ceil_mode": True}, {"dilation": 2}])
+def test_windows_that_overlap_or_leave_the_image_are_left_to_torch(how):
+    like = torch.zeros(1)  # on a CPU: with Triton a GPU takes windows that overlap too
+    assert Pool.fits(nn.MaxPool2d(2), like)
+    assert not Pool.fits(nn.MaxPool2d(2, **how), like)
+
+
+def test_a_stacked_layers_gradient_lies_in_memory_as_its_weights_do():
+    rows, weight = torch.randn(3, 5, 7, requires_grad=True), torch.randn(3, 4, 7, requires_grad=True)
+    d = torch.randn(3, 5, 4)
+    ours = torch.autograd.grad(Multiplied.apply(rows, weight), (rows, weight), d)
+    theirs = torch.autograd.grad(torch.bmm(rows, weight.mT), (rows, weight), d)
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own, other)
+    assert ours[1].is_contiguous()
+
+
+def test_a_stack_is_compared_with_single_examples_at_full_precision():
+    convolutions = ONEDNN[0]
+    seen, before = [], convolutions.fp32_precision
+
+    def losses(outputs, targets):
+        seen.append(convolutions.fp32_precision)
+        return cross_entropy(outputs, targets)
+
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 2))
+    convolutions.fp32_precision = "tf32"  # as cuDNN's are by themselves
+    try:
+        stack_of(model, torch.randn(3, 1, 8, 8), torch.zeros(3, dtype=torch.long), losses)
+        assert set(seen) == {"ieee"}
+        assert convolutions.fp32_precision == "tf32"
+    finally:
+        convolutions.fp32_precision = before
+
+
+def test_what_is_sent_to_a_cpu_is_the_thing_itself():
+    tensor = torch.ones(2)
+    assert sent(tensor, torch.device("cpu")) is tensor

@@ -90,33 +90,29 @@ def test_one_arbitrary_record_with_all_its_views_moves_the_sum_by_at_most_the_cl
     assert 0.5 * 0.99 < (with_it - without).norm() <= 0.5  # views clipped one by one could move it by more
 
 
-def parts_of(model="cnn", **train):
+def parts_of(**train):
     return build(
         tacit.Experiment(
             data={"clients": 4, "examples_per_client": 60},
-            model={"name": model},
+            model={"name": "cnn"},
             train={"rounds": 2, "local_steps": 3, "sampling_rate": 0.3, "views": 4, **train},
             privacy={"kind": "local", "epsilon": [0.3, 1.0, 3.0, 9.0], "clip": 0.7},
         )
     )
 
 
-def replies(parts, make):
-    work = workspace(parts.model, clip=0.7, physical_batch=256)
-    message = pack(parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0))
-    return [unpack(raw) for raw, _ in make(parts, work)(message, 0, [3, 0, 2])]
-
-
 def test_stacked_clients_see_the_same_views_as_single_ones():
     parts = parts_of()
-    slow = replies(parts, lambda p, work: OneByOne(task(p.algorithm, work, p.population, p.derive)))
-    fast = replies(parts, lambda p, work: Stacked(p.algorithm, work, p.population, p.derive, chunk=8))
-    for a, b in zip(slow, fast, strict=True):
-        assert torch.allclose(a.tensors["update"], b.tensors["update"], atol=2e-5)
+    algorithm, work = parts.algorithm, workspace(parts.model, clip=0.7, physical_batch=256)
+    message = pack(algorithm.broadcast(algorithm.init(parts.params), [parts.population[0]], round=0))
+    known = (algorithm, work, parts.population, parts.derive)
+    slow, fast = (trainer(message, 0, [3, 0, 2]) for trainer in (OneByOne(task(*known)), Stacked(*known, chunk=8)))
+    for (a, _), (b, _) in zip(slow, fast, strict=True):
+        assert torch.allclose(unpack(a).tensors["update"], unpack(b).tensors["update"], atol=2e-5)
 
 
 def test_views_cost_what_one_view_costs():
-    plain, viewed = (parts_of(views=count) if count else parts_of(views=None) for count in (None, 8))
+    plain, viewed = parts_of(views=None), parts_of(views=8)
     for index in range(4):
         client = plain.population[index]
         assert plain.algorithm.cost(client) == viewed.algorithm.cost(client)
@@ -135,20 +131,17 @@ def test_views_change_what_is_learnt_and_are_drawn_again_from_the_same_seed(tmp_
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("views", "privacy", "words"),
     [
-        ({"train": {"views": 1}}, r"train.views to be .* at least 2"),
-        ({"train": {"views": 4}, "privacy": {"kind": "central", "epsilon": 1.0}}, r"train.views averages gradients"),
-        ({"train": {"views": 4}, "privacy": {"kind": "none"}}, r"train.views averages gradients"),
-        (
-            {"train": {"views": 4}, "privacy": {"kind": "local", "unit": "client", "epsilon": 1.0}},
-            r"train.views averages gradients",
-        ),
+        (1, {"kind": "local", "epsilon": 1.0}, r"train.views to be .* at least 2"),
+        (4, {"kind": "central", "epsilon": 1.0}, r"train.views averages gradients"),
+        (4, {"kind": "none"}, r"train.views averages gradients"),
+        (4, {"kind": "local", "unit": "client", "epsilon": 1.0}, r"train.views averages gradients"),
     ],
 )
-def test_views_without_effect_or_without_images_are_refused(changes, words):
+def test_views_without_effect_or_without_images_are_refused(views, privacy, words):
     with pytest.raises(BadInput, match=words):
-        build(tacit.Experiment(**({"privacy": {"kind": "local", "epsilon": 1.0}} | changes)))
+        build(tacit.Experiment(train={"views": views}, privacy=privacy))
 
 
 def test_rows_that_are_no_images_are_refused():
