@@ -14,6 +14,7 @@ one of the two sizes is 1."""
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import BuiltinFunctionType, EllipsisType, NoneType
 from typing import Any
 
@@ -38,6 +39,11 @@ NAMED = frozenset(
 
 class Unsupported(RuntimeError):
     """Says why a path cannot take this model; the next one is tried."""
+
+
+def refuse(unfit: object, why: str) -> None:
+    if unfit:
+        raise Unsupported(why)
 
 
 def reason_of(error: Exception) -> str:
@@ -88,8 +94,7 @@ def elementwise(args: tuple, kwargs: dict) -> None:
     refuse_kinds(found, "size", "weight")
     tensors = [value for value in found if isinstance(value.small, torch.Tensor)]
     rows = [value for value in found if value.kind == "rows"]
-    if not rows or any(value not in tensors for value in rows):
-        raise Unsupported("it is not given tensors of examples")
+    refuse(not rows or any(value not in tensors for value in rows), "it is not given tensors of examples")
     rank, batch = max(value.rank for value in tensors), len(rows[0].small)
     for value in tensors:
         fits = value.rank == rank and len(value.small) == batch
@@ -112,31 +117,23 @@ def first_only(args: tuple, kwargs: dict) -> Value:
     return rows
 
 
-def apart(rank: int | None = None, *, least: int = 1) -> Rule:
+def apart(args: tuple, kwargs: dict, *, rank: int | None = None, least: int = 1) -> None:
     """Operations that never look along the leading dimension, for inputs of this rank or of at least so many dimensions."""
-
-    def rule(args: tuple, kwargs: dict) -> None:
-        rows = first_only(args, kwargs)
-        refuse_kinds(inside(*args[1:], kwargs), "size")
-        if rows.rank < least or rank not in (None, rows.rank):
-            raise Unsupported(f"it is given examples as a tensor of {rows.rank} dimensions")
-
-    return rule
+    rows = first_only(args, kwargs)
+    refuse_kinds(inside(*args[1:], kwargs), "size")
+    unfit = rows.rank < least or rank not in (None, rows.rank)
+    refuse(unfit, f"it is given examples as a tensor of {rows.rank} dimensions")
 
 
-def along(position: int, name: str = "dim", default: Any = None, *, more: int = 0, new: int = 0) -> Rule:
+def along(
+    args: tuple, kwargs: dict, *, at: int = 1, name: str = "dim", default: Any = None, more: int = 0, new: int = 0
+) -> None:
     """Operations along stated dimensions, none of which may be the leading one. `new`: the result has one more."""
-
-    def rule(args: tuple, kwargs: dict) -> None:
-        apart()(args, kwargs)
-        if not NAMED.issuperset(kwargs):
-            raise Unsupported("it is told by another name along what it works")
-        rank = args[0].rank + new
-        given = [*args[position : position + 1 + more]] or [kwargs.get(name, default)]
-        given += [kwargs[other] for other in ("dim0", "dim1") if other in kwargs]
-        refuse_leading([dim for dim in given if not (more and dim is None)], rank)
-
-    return rule
+    apart(args, kwargs)
+    refuse(not NAMED.issuperset(kwargs), "it is told by another name along what it works")
+    given = [*args[at : at + 1 + more]] or [kwargs.get(name, default)]
+    given += [kwargs[other] for other in ("dim0", "dim1") if other in kwargs]
+    refuse_leading([dim for dim in given if not (more and dim is None)], args[0].rank + new)
 
 
 def refuse_leading(dims: Any, rank: int) -> None:
@@ -148,24 +145,19 @@ def refuse_leading(dims: Any, rank: int) -> None:
 
 
 def permuted(args: tuple, kwargs: dict) -> None:
-    apart()(args, kwargs)
+    apart(args, kwargs)
     order = _listed((args[0], kwargs["dims"]) if "dims" in kwargs else args)
-    if order[0] != 0 or any(type(dim) is not int for dim in order):
-        raise Unsupported("it moves the batch from its place")
+    refuse(order[0] != 0 or any(type(dim) is not int for dim in order), "it moves the batch from its place")
 
 
-def joined(new: int) -> Rule:
+def joined(args: tuple, kwargs: dict, *, new: int = 0) -> None:
     """`cat` and `stack`: parts that all hold the examples, put together along a later dimension."""
-
-    def rule(args: tuple, kwargs: dict) -> None:
-        parts = list(args[0] if args else kwargs["tensors"])
-        if not all(isinstance(part, Value) and part.kind == "rows" for part in parts):
-            raise Unsupported("it joins examples with something else")
-        if any((part.rank, len(part.small)) != (parts[0].rank, len(parts[0].small)) for part in parts):
-            raise Unsupported("it joins examples of different shapes")
-        refuse_leading([args[1] if len(args) > 1 else kwargs.get("dim", 0)], parts[0].rank + new)
-
-    return rule
+    parts = list(args[0] if args else kwargs["tensors"])
+    foreign = not all(isinstance(part, Value) and part.kind == "rows" for part in parts)
+    refuse(foreign, "it joins examples with something else")
+    shapes = {(part.rank, len(part.small)) for part in parts}
+    refuse(len(shapes) > 1, "it joins examples of different shapes")
+    refuse_leading([args[1] if len(args) > 1 else kwargs.get("dim", 0)], parts[0].rank + new)
 
 
 def indexed(args: tuple, kwargs: dict) -> None:
@@ -178,15 +170,13 @@ def indexed(args: tuple, kwargs: dict) -> None:
         raise Unsupported("it picks by values")
     whole = not isinstance(index[0], Value) and index[0] == slice(None)
     rest = sum(entry is not None and entry is not Ellipsis for entry in index)
-    if not whole and not (index[0] is Ellipsis and rest < rows.rank):
-        raise Unsupported("it picks examples out of the batch")
+    refuse(not whole and not (index[0] is Ellipsis and rest < rows.rank), "it picks examples out of the batch")
 
 
 def multiplied(args: tuple, kwargs: dict) -> None:
     """Products within an example (three dimensions or more on both sides), or with a constant matrix."""
     left, right = args
-    if not isinstance(left, Value) or not isinstance(right, Value) or kwargs:
-        raise Unsupported("it is not a product of two tensors")
+    refuse(not isinstance(left, Value) or not isinstance(right, Value) or kwargs, "it is not a product of two tensors")
     refuse_kinds([left, right], "size", "weight")
     if left.kind == right.kind == "rows":
         good = left.rank == right.rank > 2 and len(left.small) == len(right.small)
@@ -194,8 +184,7 @@ def multiplied(args: tuple, kwargs: dict) -> None:
         good = left.rank > 1 and (right.rank <= 2 or (right.rank == left.rank > 2 and len(right.small) == 1))
     else:
         good = right.rank > 2 and (left.rank == 2 or (left.rank == right.rank and len(left.small) == 1))
-    if not good:
-        raise Unsupported("its product runs over the batch")
+    refuse(not good, "its product runs over the batch")
 
 
 def attention(args: tuple, kwargs: dict) -> None:
@@ -206,60 +195,50 @@ def attention(args: tuple, kwargs: dict) -> None:
 
 def settled(args: tuple, kwargs: dict) -> None:
     """Batch normalisation by running statistics: outside training mode, which is told last, it is a fixed scale."""
-    apart(least=2)(args[:-1], kwargs)
-    if args[-1]:
-        raise Unsupported("it normalises over the batch")
+    apart(args[:-1], kwargs, least=2)
+    refuse(args[-1], "it normalises over the batch")
 
 
 def normalised(args: tuple, kwargs: dict) -> None:
-    apart()(args, kwargs)
+    apart(args, kwargs)
     shape = [*args[1:2], kwargs.get("normalized_shape")][0]
     shape = shape.small if isinstance(shape, Value) else shape
-    if len(shape if isinstance(shape, list | tuple) else (shape,)) >= args[0].rank:
-        raise Unsupported("it normalises over the batch")
+    refuse(len(shape if isinstance(shape, list | tuple) else (shape,)) >= args[0].rank, "it normalises over the batch")
 
 
 def padded(args: tuple, kwargs: dict) -> None:
-    apart()(args, kwargs)
+    apart(args, kwargs)
     widths = [*args[1:2], kwargs.get("pad")][0]
-    if isinstance(widths, Value) or len(widths) // 2 >= args[0].rank:
-        raise Unsupported("it pads the batch")
+    refuse(isinstance(widths, Value) or len(widths) // 2 >= args[0].rank, "it pads the batch")
 
 
 def expanded(args: tuple, kwargs: dict) -> None:
     """No new leading dimension for examples; a constant may be repeated for each of them."""
     refuse_kinds(inside(*args, kwargs), "weight")
-    if args[0].kind == "rows" and (kwargs or len(_listed(args)) != args[0].rank):
-        raise Unsupported("it repeats the batch")
+    refuse(args[0].kind == "rows" and (kwargs or len(_listed(args)) != args[0].rank), "it repeats the batch")
 
 
 def repeated(args: tuple, kwargs: dict) -> None:
     expanded(args, kwargs)
-    if args[0].kind == "rows" and _listed(args)[0] != 1:
-        raise Unsupported("it repeats the batch")
+    refuse(args[0].kind == "rows" and _listed(args)[0] != 1, "it repeats the batch")
 
 
 def _listed(args: tuple) -> list[Any]:  # sizes or dimensions after the tensor, given one by one or as one list
     return list(args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:])
 
 
-def filled(position: int | None = None) -> Rule:
+def filled(args: tuple, kwargs: dict, *, at: int | None = None) -> None:
     """A new tensor of one number, given at a position or not at all, which is not the size of the batch: only its shape may be."""
-
-    def rule(args: tuple, kwargs: dict) -> None:
-        refuse_kinds(inside(*args[1:], kwargs), "rows", "weight")
-        if position is not None:
-            refuse_kinds(inside(args[position:], kwargs.get("fill_value")), "size", "rows")
-
-    return rule
+    refuse_kinds(inside(*args[1:], kwargs), "rows", "weight")
+    if at is not None:
+        refuse_kinds(inside(args[at:], kwargs.get("fill_value")), "size", "rows")
 
 
 def refuse_kinds(values: Iterable[Value], *kinds: str) -> None:
     values = list(values)
     names = {"size": "the size of the batch", "weight": "a weight behind its layer's back", "rows": "examples"}
     for kind in kinds:
-        if any(value.kind == kind for value in values):
-            raise Unsupported(f"it uses {names[kind]}")
+        refuse(any(value.kind == kind for value in values), f"it uses {names[kind]}")
 
 
 # The list of what is known to keep examples apart: functions, methods and modules, each with its rule.
@@ -277,38 +256,38 @@ ELEMENTWISE = _words(
 )
 ALONG: dict[str, Rule] = {
     **dict.fromkeys(
-        _words("all amax amin any argmax argmin cumprod cumsum logsumexp max mean min prod std sum var"), along(1)
+        _words("all amax amin any argmax argmin cumprod cumsum logsumexp max mean min prod std sum var"), along
     ),
-    **dict.fromkeys(_words("softmax log_softmax softmin select narrow squeeze index_select"), along(1)),
-    **dict.fromkeys(_words("sort argsort glu"), along(1, default=-1)),
-    **dict.fromkeys(_words("chunk split tensor_split"), along(2, default=0)),
-    **dict.fromkeys(_words("transpose swapaxes swapdims"), along(1, more=1)),
-    "unbind": along(1, default=0),
-    "unsqueeze": along(1, new=1),
-    "topk": along(2, default=-1),
-    "norm": along(2),
-    "normalize": along(2, default=1),
-    "flip": along(1, "dims", more=8),
-    "roll": along(2, "dims"),
+    **dict.fromkeys(_words("softmax log_softmax softmin select narrow squeeze index_select"), along),
+    **dict.fromkeys(_words("sort argsort glu"), partial(along, default=-1)),
+    **dict.fromkeys(_words("chunk split tensor_split"), partial(along, at=2, default=0)),
+    **dict.fromkeys(_words("transpose swapaxes swapdims"), partial(along, more=1)),
+    "unbind": partial(along, default=0),
+    "unsqueeze": partial(along, new=1),
+    "topk": partial(along, at=2, default=-1),
+    "norm": partial(along, at=2),
+    "normalize": partial(along, at=2, default=1),
+    "flip": partial(along, name="dims", more=8),
+    "roll": partial(along, at=2, name="dims"),
     "permute": permuted,
-    **dict.fromkeys(("cat", "concat"), joined(0)),
-    "stack": joined(1),
+    **dict.fromkeys(("cat", "concat"), joined),
+    "stack": partial(joined, new=1),
 }
 SHAPES: dict[str, Rule] = {
     # any other shape with the batch outermost: examples lie one after the other before and after
     **dict.fromkeys(_words("flatten reshape unflatten view"), first_only),
-    **dict.fromkeys(_words("zeros ones new_zeros new_ones"), filled()),
-    "full": filled(1),
-    "new_full": filled(2),
+    **dict.fromkeys(_words("zeros ones new_zeros new_ones"), filled),
+    "full": partial(filled, at=1),
+    "new_full": partial(filled, at=2),
     "where": chosen,
     "expand": expanded,
     "repeat": repeated,
     "pad": padded,
-    "interpolate": apart(least=3),
+    "interpolate": partial(apart, least=3),
     **dict.fromkeys(("matmul", "bmm"), multiplied),
-    "linear": apart(least=2),  # of constant weights on the last dimension, which is not the batch
+    "linear": partial(apart, least=2),  # of constant weights on the last dimension, which is not the batch
     **dict.fromkeys(("layer_norm", "rms_norm"), normalised),
-    "group_norm": apart(least=2),
+    "group_norm": partial(apart, least=2),
     "scaled_dot_product_attention": attention,
 }
 POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool", "lp_pool")
@@ -316,7 +295,7 @@ METHODS: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **ALONG,
     **SHAPES,
-    **{f"{pool}{n}d": apart(n + 2) for pool in POOLS for n in (1, 2, 3)},
+    **{f"{pool}{n}d": partial(apart, rank=n + 2) for pool in POOLS for n in (1, 2, 3)},
     **{f"{name}_": elementwise for name in ELEMENTWISE},
 }
 OPERATORS = _words(
@@ -342,14 +321,14 @@ PADS = ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPa
 OVER_PLACES = ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "LPPool", "Conv", "InstanceNorm")
 MODULES: dict[type[nn.Module], Rule] = {
     **{getattr(nn, name): elementwise for name in ACTIVATIONS},
-    **{getattr(nn, f"{name}{n}d"): apart(n + 2) for name in (*PADS, *OVER_PLACES) for n in (1, 2, 3)},
+    **{getattr(nn, f"{name}{n}d"): partial(apart, rank=n + 2) for name in (*PADS, *OVER_PLACES) for n in (1, 2, 3)},
     **{getattr(nn, f"BatchNorm{n}d"): settled for n in (1, 2, 3)},
-    nn.Linear: apart(least=2),
-    nn.Embedding: apart(),
-    nn.GroupNorm: apart(least=2),
+    nn.Linear: partial(apart, least=2),
+    nn.Embedding: apart,
+    nn.GroupNorm: partial(apart, least=2),
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), normalised),
     **dict.fromkeys((nn.Flatten, nn.Unflatten), first_only),
-    **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.GLU), along(1)),
+    **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.GLU), along),
 }
 SHAPED = {
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "normalized_shape"),
@@ -398,10 +377,8 @@ def traced(model: nn.Module, layers: list[nn.Module], x: torch.Tensor) -> Forwar
 def analysed(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, fx.Graph]:
     """A model's graph, whose operations all keep examples apart, and the module that it runs in. Raises: Unsupported."""
     for name, module in model.named_modules():
-        if hooked(module):
-            raise Unsupported(f"{name or type(module).__name__!r} carries a hook or a forward pass of its own")
-    if torch.nn.modules.module._has_any_global_hook():
-        raise Unsupported("torch's modules carry a hook")
+        refuse(hooked(module), f"{name or type(module).__name__!r} carries a hook or a forward pass of its own")
+    refuse(torch.nn.modules.module._has_any_global_hook(), "torch's modules carry a hook")
     root = Root(model)
     try:
         graph = Tracer().trace(root)
@@ -510,8 +487,7 @@ class Analysis:
                 self._refuse_write(value)
         if const:
             return Value("const", small, large)
-        if not is_rows(small, large):
-            raise Unsupported("its result has not the batch outermost")
+        refuse(not is_rows(small, large), "its result has not the batch outermost")
         return Value("rows", small, large)
 
     def _refuse_write(self, target: Value) -> None:
@@ -531,8 +507,7 @@ class Analysis:
         value = self.values.get(result) if isinstance(result, fx.Node) else None
         if value is None or value.kind != "rows" or not isinstance(value.small, torch.Tensor):
             raise Unsupported("its answer is not one tensor of scores")
-        if (len(value.small), len(value.large)) != (SMALL, LARGE):
-            raise Unsupported("its answer has not one row for every example")
+        refuse((len(value.small), len(value.large)) != (SMALL, LARGE), "its answer has not one row for every example")
 
 
 def _plain(value: Any) -> bool:
