@@ -33,18 +33,7 @@ from tacit.errors import TacitError, TrainingDiverged
 from tacit.privacy.local.mechanism import SampledGaussian, row_noise
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
-from tacit.training.batches import (
-    Batches,
-    Shifts,
-    Viewed,
-    equal,
-    filled,
-    later,
-    over_views,
-    sent,
-    shuffled,
-    shuffled_alike,
-)
+from tacit.training.batches import Batches, Shifts, Viewed, filled, later, over_views, sent, shuffled_cohort
 from tacit.training.clipping import Trained, Workspace
 from tacit.training.fused import DeviceStream, add_normals_, keys_of
 from tacit.training.independence import Unsupported
@@ -116,8 +105,7 @@ class Stacked(OverTensors):
         self._recorded: dict[Any, Captured] = {}
 
     @property
-    def width(self) -> int:
-        """What the number of clients is filled up to a multiple of, so that shapes repeat."""
+    def width(self) -> int:  # what the number of clients is filled up to a multiple of, so that shapes repeat
         return max(1, self.chunk // 16)
 
     def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
@@ -128,8 +116,7 @@ class Stacked(OverTensors):
             return started(working)
         return _after_start(working)
 
-    def question(self, received: Message) -> str:
-        """What noise is keyed by: the question's bytes; where a start cannot be repeated, this call alone."""
+    def question(self, received: Message) -> str:  # where a start cannot be repeated, noise is keyed by this call alone
         return digest_of("question", pack(received)) if self.repeats else uuid.uuid4().hex
 
     def _noised_there(self, cohort: Sequence[int]) -> bool:
@@ -220,11 +207,10 @@ class Stacked(OverTensors):
         streams: Sequence[Stream],
         corrections: torch.Tensor | None,
     ) -> Pair:
-        idle = (
-            -len(clients) % self.width if theta.is_cuda else 0
-        )  # cohorts of other sizes are filled up with nobody's rows
+        idle = -len(clients) % self.width if theta.is_cuda else 0  # rows of nobody, which fill a cohort up
         starts = [int(self.population.offsets[client.index]) for client in clients] + [0] * idle
-        batches, uneven = _shuffled(local, clients, streams, starts)
+        shapes = [(client.size, local.batch_size(client), local.steps(client)) for client in clients]
+        batches, uneven = shuffled_cohort(streams, shapes, starts)
         batches, rate = batches.to(theta.device), theta.new_full((), local.learning_rate * local.descent.share)
         how = {"descent": dataclasses.replace(local.descent, correction=None), "uneven": uneven}
         steps = partial(sgd_steps, self.stack, **how)
@@ -254,12 +240,11 @@ class Stacked(OverTensors):
                 updates.masked_fill_(~sound[:, None], 0.0)  # in place: no row decides how much memory is asked for
             infos = [{"loss": loss} if good else {"diverged": 1.0} for loss, good in zip(numbers, fine, strict=True)]
             if isinstance(algorithm, FedAvg):
-                for info, client in zip(infos, clients, strict=True):
-                    if "diverged" in info:
-                        raise TrainingDiverged(
-                            f"The training of client {client.id} diverged in round {round + 1}: lower train.learning_rate; the"
-                            " last good checkpoint is kept."
-                        )
+                if not all(fine):
+                    raise TrainingDiverged(
+                        f"The training of client {clients[fine.index(0.0)].id} diverged in round {round + 1}: lower"
+                        " train.learning_rate; the last good checkpoint is kept."
+                    )
                 return algorithm.released_rows(updates, infos, clients, received)
             if isinstance(algorithm, CentralDP):
                 # what is zero now is within every clip
@@ -267,7 +252,7 @@ class Stacked(OverTensors):
                 return algorithm.released_rows(updates, infos, clients, received, scales=own)
             answers = []
             for client, update, info, derive in zip(clients, updates, infos, streams, strict=True):
-                given = partial(_given, Trained(Raw(update), info))
+                given: Any = partial(lambda trained, *_, **__: trained, Trained(Raw(update), info))
                 local = NoisedUpdate(given) if isinstance(algorithm, LocalDP) else given
                 trained = dataclasses.replace(algorithm, local=local).train(self.work, received, client, derive)
                 answers.append((algorithm.release(trained, client, received), trained.info))
@@ -283,27 +268,6 @@ class Stacked(OverTensors):
             x, y = self.population.x, self.population.y
             self._recorded[name] = Captured(lambda start, *rest: steps(start, x, y, *rest))
         return self._recorded[name](theta, batches.places, batches.mask, *more)
-
-
-def _given(trained: Trained, *_: Any, **__: Any) -> Trained:
-    return trained
-
-
-def _shuffled(
-    local: LocalSgd, clients: Sequence[Client], streams: Sequence[Stream], starts: Sequence[int]
-) -> tuple[Batches, bool]:
-    shapes = [(client.size, local.batch_size(client), local.steps(client)) for client in clients]
-    if len(set(shapes)) == 1:
-        size, batch_size, steps = shapes[0]
-        alike = shuffled_alike(streams, size, batch_size=batch_size, steps=steps)
-        if alike is not None:
-            return equal(alike, starts), False
-    drawn = [
-        list(shuffled(stream, size, batch_size=batch_size, steps=steps))
-        for stream, (size, batch_size, steps) in zip(streams, shapes, strict=True)
-    ]
-    idle: list[list[np.ndarray]] = [[]] * (len(starts) - len(clients))
-    return filled(drawn + idle, starts), len({len(batches) for batches in drawn}) > 1
 
 
 @contextmanager
@@ -344,16 +308,13 @@ class InStep:
         numbers = [sent(torch.from_numpy(part).to(self.theta.dtype), self.theta.device) for part in (rates, expected)]
         with full_precision(self.theta.device):
             updates, seen = self._there(*numbers) if self._on_device() else self._here(*numbers)
-        updates = torch.where(
-            updates.isfinite().all(1, keepdim=True), updates, 0.0
-        )  # as `dp_sgd.finite`, for all at once
+        updates = torch.where(updates.isfinite().all(1, keepdim=True), updates, 0.0)  # `sgd.finite`, for all at once
         seen_later = later(seen.T)
 
         def trained() -> list[Trained]:
             results = []
-            for mechanism, update, rate, (loss, examples, clipped) in zip(
-                self.mechanisms, updates, rates.tolist(), seen_later(), strict=True
-            ):
+            each = zip(self.mechanisms, updates, rates.tolist(), seen_later(), strict=True)
+            for mechanism, update, rate, (loss, examples, clipped) in each:
                 growth = noise_growth(mechanism, local.descent, learning_rate=local.learning_rate)
                 info = {"loss": loss / max(examples, 1), "clipped": clipped / max(examples, 1)}
                 one = Trained(Private(update, rate * mechanism.noise_std * growth), info)
@@ -375,7 +336,11 @@ class InStep:
             [mechanism.sample(mechanism.init(), stream, client.size)[1] for _ in range(mechanism.steps)]
             for client, mechanism, stream in trios
         ]
-        clip, stack, keys = self._clip, self.trainer.stack, keys_of(self.streams, self.theta.device)
+        clip, stack, keys = (
+            float(self.trainer.work.clip or 0),
+            self.trainer.stack,
+            keys_of(self.streams, self.theta.device),
+        )
         own: Any = self.mechanisms  # each a SampledGaussian, by `_on_device`
         stds = sent(row_noise(own, clip=clip), self.theta.device)
         longest = max(len(batch) for batches in drawn for batch in batches)
@@ -397,10 +362,6 @@ class InStep:
         more += [] if views is None else [self._offsets(batches, drawn)]
         return self.trainer.play("private", steps, self.theta, batches, rates, summed, keys, stds, *more)
 
-    @property
-    def _clip(self) -> float:
-        return float(self.trainer.work.clip or 0)
-
     def _offsets(self, batches: Batches, drawn: Sequence[Sequence[np.ndarray]]) -> torch.Tensor:
         views: Any = self.local.views
         offsets = torch.zeros(*batches.places.shape, views.count, 2, dtype=torch.long)
@@ -410,7 +371,7 @@ class InStep:
         return sent(offsets, self.theta.device)
 
     def _here(self, rates: torch.Tensor, summed: torch.Tensor) -> Pair:
-        stack, population = self.trainer.stack, self.trainer.population
+        stack, population, clip = self.trainer.stack, self.trainer.population, float(self.trainer.work.clip or 0)
         states = [mechanism.init() for mechanism in self.mechanisms]
         rows, seen = stack.rows(self.theta, len(self.clients)), self.theta.new_zeros(3, len(self.clients))
         move = Motion(self.local.descent, self.theta, self.corrections)
@@ -418,7 +379,7 @@ class InStep:
         def noise(sums: torch.Tensor) -> torch.Tensor:
             noisy = []
             for k, (mechanism, stream, row) in enumerate(zip(self.mechanisms, self.streams, sums, strict=True)):
-                states[k], noised = mechanism.noise(states[k], stream, Bounded(row, self._clip))  # + N(0, (zC)^2 I)
+                states[k], noised = mechanism.noise(states[k], stream, Bounded(row, clip))  # + N(0, (zC)^2 I)
                 noisy.append(noised.vector)
             return torch.stack(noisy)
 
@@ -433,7 +394,7 @@ class InStep:
             if self.local.views is not None:
                 x = _shown(self.local.views, self._offsets(batches, drawn), x, 0)
             at = (stack, rows, seen, x, y, batches.mask[0], rates, summed, move)
-            dp_sgd_step(*at, clip=self._clip, noise=noise)
+            dp_sgd_step(*at, clip=clip, noise=noise)
         return rows - self.theta, seen
 
 

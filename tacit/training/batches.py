@@ -103,6 +103,23 @@ def equal(drawn: np.ndarray, starts: Sequence[int]) -> Batches:
     return Batches(torch.from_numpy(places + np.array(starts)[:, None]), torch.from_numpy(mask))
 
 
+def shuffled_cohort(
+    streams: Sequence[Stream], shapes: Sequence[tuple[int, int, int]], starts: Sequence[int]
+) -> tuple[Batches, bool]:
+    """The batches of clients of a (size, batch_size, steps) each, idle ones last, and whether some take fewer steps than others."""
+    if len(set(shapes)) == 1:
+        size, batch_size, steps = shapes[0]
+        alike = shuffled_alike(streams, size, batch_size=batch_size, steps=steps)
+        if alike is not None:
+            return equal(alike, starts), False
+    drawn = [
+        list(shuffled(stream, size, batch_size=batch_size, steps=steps))
+        for stream, (size, batch_size, steps) in zip(streams, shapes, strict=True)
+    ]
+    idle: list[list[np.ndarray]] = [[]] * (len(starts) - len(shapes))
+    return filled(drawn + idle, starts), len({len(batches) for batches in drawn}) > 1
+
+
 # Several views of one record, whose gradients are averaged before they are clipped.
 
 

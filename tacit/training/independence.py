@@ -12,7 +12,7 @@ that two sizes decide for all; and what copies and what shares memory differs at
 one of the two sizes is 1."""
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import BuiltinFunctionType, EllipsisType, NoneType
@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from tacit.training.flat import fresh, hooked
+from tacit.training.flat import hooked
 
 SMALL, LARGE = 1, 3  # examples in the two batches that shapes are read from
 _words = str.split
@@ -367,13 +367,6 @@ class Tracer(fx.Tracer):
         return type(m) in MODULES
 
 
-def traced(model: nn.Module, layers: list[nn.Module], x: torch.Tensor) -> Forward:
-    """The forward pass, recording these layers. `x`: SMALL + LARGE rows like those to come. Raises: Unsupported."""
-    root, graph = analysed(fresh(model), x)
-    numbers = {name: layers.index(module) for name, module in model.named_modules() if module in layers}
-    return recorded(root, graph, dict(zip(named_layers(numbers), numbers.values(), strict=True)))
-
-
 def analysed(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, fx.Graph]:
     """A model's graph, whose operations all keep examples apart, and the module that it runs in. Raises: Unsupported."""
     for name, module in model.named_modules():
@@ -390,20 +383,20 @@ def analysed(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, fx.Graph]:
     return root, graph
 
 
-def named_layers(names: Iterable[str]) -> list[str]:
+def places_of(names: Iterable[str]) -> list[str]:
     """Where layers of a model are in the module that its graph runs in."""
     return [f"model.{name}" if name else "model" for name in names]
 
 
-def recorded(root: nn.Module, graph: fx.Graph, numbers: dict[str, int]) -> Forward:
-    """The graph as a function of the rows and of what records every use of the layers."""
+def recorded(root: nn.Module, graph: fx.Graph, places: Sequence[str]) -> Forward:
+    """The graph as a function of the rows and of what records every use of the layers at these places, by their number."""
     first = next(node for node in graph.nodes if node.op == "placeholder")
     with graph.inserting_after(first):
         record = graph.placeholder("record")
     for node in list(graph.nodes):
-        if node.op == "call_module" and node.target in numbers:
+        if node.op == "call_module" and node.target in places:
             with graph.inserting_after(node):
-                graph.call_method("__call__", (record, numbers[node.target], node.args[0], node))
+                graph.call_method("__call__", (record, places.index(str(node.target)), node.args[0], node))
     return fx.GraphModule(root, graph).forward
 
 

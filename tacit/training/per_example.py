@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 from tacit.errors import ModelRefused
 from tacit.parts.losses import Losses, cross_entropy
 from tacit.training.flat import Block, blocks, fresh, settled, trainable, twin
-from tacit.training.independence import LARGE, SMALL, Forward, Unsupported, reason_of, traced
-from tacit.training.layers import PART_FLOATS, RULES, Form, Rule, add_rows, row_norms
+from tacit.training.independence import LARGE, SMALL, Forward, Unsupported, analysed, places_of, reason_of, recorded
+from tacit.training.layers import PART_FLOATS, RULES, Form, Rule, Uses, add_rows, row_norms
 
 Result = tuple[torch.Tensor, torch.Tensor]  # norms and losses, one per example
 Path = Callable[..., Result]  # (x, y, *, clip, out)
@@ -56,16 +56,11 @@ class BookKeeping:
     """One forward pass, one backward pass to the outputs of the layers, one product per parameter."""
 
     def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
-        self.losses, reason = losses, unsupported(model)
-        if reason:
-            raise Unsupported(reason)
-        self.layers = [module for module in model.modules() if trains(module)]
-        self.forward = traced(model, self.layers, like)
-        block_of = {id(p): block for (_, p), block in zip(trainable(model), blocks(model), strict=True)}
-        self.blocks_of = [
-            {name: block_of[id(p)] for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
-            for layer in self.layers
-        ]
+        self.losses = losses
+        layers, self.blocks_of = layers_of(model)
+        self.layers = list(layers.values())
+        root, graph = analysed(fresh(model), like)
+        self.forward = recorded(root, graph, places_of(layers))
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, *, clip: float, out: torch.Tensor) -> Result:
         tape = Tape()
@@ -86,23 +81,18 @@ class Tape:
     own where a later operation overwrites its output. An overwritten input is lost, and shows in its version counter."""
 
     def __init__(self) -> None:
-        self.order: list[int] = []
-        self.inputs: list[torch.Tensor] = []
-        self.versions: list[int] = []
-        self.edges: list[GradientEdge] = []
+        # the number of a layer, its input and the input's version, the edge of its output
+        self.uses: list[tuple[int, torch.Tensor, int, GradientEdge]] = []
 
     def run(self, forward: Forward, x: torch.Tensor) -> torch.Tensor:
         logits = forward(x, self.record)
-        if any(a._version != version for a, version in zip(self.inputs, self.versions, strict=True)):
+        if any(a._version != version for _, a, version, _ in self.uses):
             raise Unsupported("an operation overwrites in place what a layer has read")
         return logits
 
     def record(self, index: int, a: torch.Tensor, output: torch.Tensor) -> None:
         if output.requires_grad:
-            self.order.append(index)
-            self.inputs.append(a)
-            self.versions.append(a._version)
-            self.edges.append(get_gradient_edge(output))
+            self.uses.append((index, a, a._version, get_gradient_edge(output)))
 
     def forms(
         self,
@@ -113,9 +103,10 @@ class Tape:
         rules: Mapping[type[nn.Module], Rule],
     ) -> list[tuple[Block, Form]]:
         """The gradients of a sum of losses by every trainable parameter that was used, in the form its layer's rule gives them."""
-        gradients = torch.autograd.grad(total, self.edges, allow_unused=True) if self.edges else ()
-        uses: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        for index, a, d in zip(self.order, self.inputs, gradients, strict=True):
+        edges = [edge for *_, edge in self.uses]
+        gradients = torch.autograd.grad(total, edges, allow_unused=True) if edges else ()
+        uses: dict[int, Uses] = {}
+        for (index, a, *_), d in zip(self.uses, gradients, strict=True):
             if d is not None:
                 uses.setdefault(index, []).append((a, d))
         with torch.no_grad():
@@ -166,7 +157,7 @@ class Vmapped:
 
 
 class Looped:
-    """One example after the other: always right. One that the model's code cannot read counts as zero: an error would tell."""
+    """One example after the other. One that the model's code cannot read counts as zero: an error would tell."""
 
     def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
         self.model, self.losses = model, losses
@@ -194,24 +185,23 @@ PATHS: dict[str, Callable[[nn.Module, torch.Tensor, Losses], Path]] = {
 }
 
 
-def unsupported(model: nn.Module) -> str:
-    """Why book-keeping cannot take the model, or nothing."""
-    owner: dict[int, str] = {}
+def layers_of(model: nn.Module) -> tuple[dict[str, nn.Module], list[dict[str, Block]]]:
+    """The layers that train by name, and where the parameters of each lie. Raises: Unsupported for parameters without a rule."""
+    block_of = {id(p): block for (_, p), block in zip(trainable(model), blocks(model), strict=True)}
+    layers, blocks_of, owner = dict[str, nn.Module](), list[dict[str, Block]](), dict[int, str]()
     for name, module in model.named_modules():
-        for parameter_name, parameter in module.named_parameters(recurse=False):
-            parameter_path = f"{name}.{parameter_name}".lstrip(".")
-            if not parameter.requires_grad:
-                continue
-            if type(module) not in RULES or parameter_name not in ("weight", "bias"):
-                return f"{parameter_path!r} belongs to a {type(module).__name__}, which has no rule"
+        own = {part: parameter for part, parameter in module.named_parameters(recurse=False) if parameter.requires_grad}
+        for part, parameter in own.items():
+            path = f"{name}.{part}".lstrip(".")
+            if type(module) not in RULES or part not in ("weight", "bias"):
+                raise Unsupported(f"{path!r} belongs to a {type(module).__name__}, which has no rule")
             if id(parameter) in owner:
-                return f"{parameter_path!r} is the same parameter as {owner[id(parameter)]!r}"
-            owner[id(parameter)] = parameter_path
-    return ""
-
-
-def trains(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+                raise Unsupported(f"{path!r} is the same parameter as {owner[id(parameter)]!r}")
+            owner[id(parameter)] = path
+        if own:
+            layers[name] = module
+            blocks_of.append({part: block_of[id(parameter)] for part, parameter in own.items()})
+    return layers, blocks_of
 
 
 # Rows made up from public facts, their shape and type, on which a model is tried before it meets private ones.
@@ -351,9 +341,8 @@ def alone(model: nn.Module, x: torch.Tensor, y: torch.Tensor, losses: Losses) ->
 
 def refuse_other_order(gradients: torch.Tensor, again: torch.Tensor) -> None:
     """Raises: ModelRefused where gradients of a copied model depend on the order of the rows."""
-    if not torch.allclose(
-        again, gradients, rtol=TOLERANCE, atol=BLOCK_FLOOR * float(gradients.abs().max()), equal_nan=True
-    ):
+    floor = BLOCK_FLOOR * float(gradients.abs().max())
+    if not torch.allclose(again, gradients, rtol=TOLERANCE, atol=floor, equal_nan=True):
         raise ModelRefused(
             "The model remembers examples outside itself, in a global or a closure: keep what it needs in its attributes."
         )
@@ -366,14 +355,11 @@ def disorder(path: Path, x: torch.Tensor, y: torch.Tensor, *, size: int) -> str:
     with Watched():
         whole, _ = path(x.clone(), y, clip=1.0, out=sums[0])
         parts = [path(x[part], y[part], clip=1.0, out=sums[1])[0] for part in order.chunk(3)]
-    again = torch.empty_like(whole)
-    again[order] = torch.cat(parts)
     floor = BLOCK_FLOOR * float(whole.nan_to_num().max())
-    if not torch.allclose(whole, again, rtol=TOLERANCE, atol=floor, equal_nan=True):
+    if not torch.allclose(whole[order], torch.cat(parts), rtol=TOLERANCE, atol=floor, equal_nan=True):
         return "an example's norm depends on its batch"
-    if not float(vector_norm(sums[0] - sums[1])) <= TOLERANCE * len(y):
-        return "its sum depends on the order of the examples"
-    return ""
+    same = float(vector_norm(sums[0] - sums[1])) <= TOLERANCE * len(y)
+    return "" if same else "its sum depends on the order of the examples"
 
 
 def difference(model: nn.Module, path: Path, gradients: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> str:
@@ -384,9 +370,9 @@ def difference(model: nn.Module, path: Path, gradients: torch.Tensor, x: torch.T
     with warnings.catch_warnings(record=True) as raised, Watched():
         warnings.simplefilter("always")
         found, _ = path(x.clone(), y, clip=clip, out=sums)
-    for warning in raised:
-        if "batching rule" in str(warning.message):
-            return str(warning.message).partition(". ")[0]
+    for text in (str(warning.message) for warning in raised):
+        if "batching rule" in text:
+            return text.partition(". ")[0]
     worst = float(((found - norms).abs() - TOLERANCE * norms).max())
     if not worst <= BLOCK_FLOOR * TOLERANCE * clip:
         return "its norms are not those of single examples"
@@ -417,9 +403,7 @@ def drawn(model: nn.Module) -> Iterator[None]:
             parameter.copy_(old)
 
 
-class Watched(TorchFunctionMode):
-    """Turns dropout off, leaving the model in training mode."""
-
+class Watched(TorchFunctionMode):  # turns dropout off, leaving the model in training mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in DROPOUTS:

@@ -20,12 +20,12 @@ from tacit.errors import ModelRefused
 from tacit.parts.losses import Losses
 from tacit.training import per_example
 from tacit.training.clipping import clipped_sum_slow
-from tacit.training.flat import blocks, flatten, fresh, trainable
+from tacit.training.flat import blocks, flatten, fresh
 from tacit.training.fused import step_
-from tacit.training.independence import LARGE, SMALL, Unsupported, analysed, named_layers, reason_of, recorded
+from tacit.training.independence import LARGE, SMALL, Unsupported, analysed, places_of, reason_of, recorded
 from tacit.training.layers import row_norms, sum_type, summed
 from tacit.training.optimizer import Descent, Motion, full_precision
-from tacit.training.per_example import Tape, Watched, clip_weights, norms_of, settle, trains
+from tacit.training.per_example import Tape, Watched, clip_weights, norms_of, settle
 from tacit.training.stacked_layers import RULES, STACKED, Pool, beginning
 
 ALIGNED = 32  # floats: rows of a stack begin at whole cache lines
@@ -124,13 +124,9 @@ class StackedModel(Stack):
     """
 
     def __init__(self, model: nn.Module, like: torch.Tensor, losses: Losses):
-        reason = per_example.unsupported(model)
-        if reason:
-            raise Unsupported(reason)
+        layers, self.own_blocks = per_example.layers_of(model)
         super().__init__(model, losses)
-        block_of = {name: block for (name, _), block in zip(trainable(model), self.blocks, strict=True)}
-        layers = {name: module for name, module in model.named_modules() if trains(module)}
-        places = named_layers(layers)
+        places = places_of(layers)
         copied = fresh(model)
         for place, module in list(copied.named_modules()):
             if like.is_cuda and getattr(module, "only_for_cpu", False):
@@ -145,15 +141,7 @@ class StackedModel(Stack):
         for place, module in list(root.named_modules()):
             if type(module) is nn.MaxPool2d and Pool.fits(module, like):
                 root.set_submodule(place, Pool(module))
-        self.own_blocks = [
-            {
-                part: block_of[f"{name}.{part}".lstrip(".")]
-                for part, p in module.named_parameters(recurse=False)
-                if p.requires_grad
-            }
-            for name, module in layers.items()
-        ]
-        self.forward = recorded(root, graph, {place: k for k, place in enumerate(places)})
+        self.forward = recorded(root, graph, places)
 
     def gradients(
         self, parts: Sequence[torch.Tensor], x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
