@@ -30,10 +30,11 @@ def test_a_model_has_its_published_size(name, shape):
     check_output(model, torch.zeros(2, *shape), (10,))
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 6, 6), (3, 15, 17), (1, 16, 16), (3, 32, 32)])
+@pytest.mark.parametrize("shape", [(13,), (1, 8, 8), (1, 6, 6), (3, 15, 17), (1, 16, 16), (3, 32, 32)])
 @pytest.mark.parametrize("name", sorted({*plugin.names(ROOM)} - {"hugging-face"}))
 def test_a_model_adapts_to_its_input(name, shape):
-    check_output(build(name, input_shape=shape, classes=7, seed=1), torch.zeros(3, *shape), (7,))
+    if len(shape) > 1 or "cnn" not in name:
+        check_output(build(name, input_shape=shape, classes=7, seed=1), torch.zeros(3, *shape), (7,))
 
 
 @pytest.mark.parametrize("name", ["cnn", "cifar-cnn"])
@@ -41,11 +42,6 @@ def test_a_model_adapts_to_its_input(name, shape):
 def test_a_convolution_refuses_what_is_no_image_and_names_the_alternative(name, shape):
     with pytest.raises(BadInput, match="'mlp'"):
         build(name, input_shape=shape, classes=10, seed=1)
-
-
-@pytest.mark.parametrize("name", ["logr", "mlp"])
-def test_a_dense_model_reads_rows(name):
-    check_output(build(name, input_shape=(13,), classes=3, seed=1), torch.zeros(2, 13), (3,))
 
 
 def test_weights_are_a_function_of_the_seed():
@@ -77,11 +73,6 @@ def test_a_factory_is_called_with_what_it_accepts(factories, function):
     check_output(model, torch.zeros(2, 4), (3,))
 
 
-def test_a_factory_is_seeded(factories):
-    first, again = (build("some_factories:nothing", input_shape=(4,), classes=3, seed=5) for _ in range(2))
-    assert torch.equal(first.weight, again.weight)
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -95,11 +86,6 @@ def test_a_factory_is_seeded(factories):
 def test_a_factory_that_makes_no_model_is_refused(factories, name, sentence):
     with pytest.raises(BadInput, match=sentence):
         build(name, input_shape=(4,), classes=3, seed=1)
-
-
-def test_an_unknown_name_points_at_the_nearest():
-    with pytest.raises(BadInput, match="Did you mean 'cnn'"):
-        build("cnnn", input_shape=(1, 8, 8), classes=10, seed=1)
 
 
 def test_scores_that_do_not_match_the_classes_are_refused():

@@ -70,7 +70,6 @@ class Metric(Protocol):
 
 
 def load(name: str, *, key: str = "metric.choose") -> Metric:
-    """The metric of a name. Raises: BadInput."""
     made: Any = plugin.make(plugin.find(ROOM, name, key=key), {}, table="metric")
     if not callable(made) or getattr(made, "better", None) not in ("higher", "lower"):
         raise BadInput(f'{key} = {name!r} is no metric: it needs a call and `better`, "higher" or "lower".')
@@ -92,11 +91,7 @@ def words(key: str) -> str:
 
 
 def bounds(key: str) -> tuple[float, float]:
-    """Between which values a metric lies, by its name in records; of somebody else's, nothing is known.
-
-    >>> bounds("auroc"), bounds("rmse"), bounds("r2"), bounds("lift")
-    ((0.0, 1.0), (0.0, inf), (-inf, 1.0), (-inf, inf))
-    """
+    """Between which values a metric lies, by its name in records; of somebody else's, nothing is known."""
     name = key.replace("_", "-")
     if name not in plugin.names(ROOM):
         return -math.inf, math.inf
@@ -157,12 +152,7 @@ def table(names: Sequence[str], answers: Answers) -> dict[str, dict[str, Any]]:
 
 
 def baseline(metric: Metric, answers: Answers) -> float | None:
-    """What one answer to all rows would reach: the shares of the classes among the test rows, or the mean of their numbers.
-
-    >>> even = Answers("classification", np.array([0, 0, 0, 1]), np.full((4, 2), 0.5), ("no", "yes"))
-    >>> baseline(load("accuracy"), even)
-    0.75
-    """
+    """What one answer to all rows would reach: the shares of the classes among the test rows, or the mean of their numbers."""
     targets, predictions = answers.targets, answers.predictions
     if targets.dtype.kind == "f":
         constant = targets.reshape(predictions.shape).mean(0)
@@ -173,12 +163,7 @@ def baseline(metric: Metric, answers: Answers) -> float | None:
 
 def per_class(answers: Answers) -> list[dict[str, Any]]:
     """Recall, precision and F1 of every class or label, each with its 95 % interval, or None where the rows cannot tell; empty
-    where a task has no classes.
-
-    >>> found = per_class(Answers("classification", np.array([0, 0, 1]), np.eye(3)[[0, 1, 1]], ("a", "b", "c")))
-    >>> [(one["class"], one["rows"], one["recall"] and one["recall"]["value"]) for one in found]
-    [('a', 2, 0.5), ('b', 1, 1.0), ('c', 0, None)]
-    """
+    where a task has no classes."""
     if answers.kind not in WITH_CLASSES or not len(answers):
         return []
     classes = len(answers.classes)

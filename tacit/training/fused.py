@@ -1,6 +1,5 @@
-"""Small operations of stacked clients that torch takes several passes over memory for: one pass each where there is Triton.
-
-What stands here beside each kernel is its slow twin, which runs everywhere else."""
+"""Small operations of stacked clients that torch takes several passes over memory for: one pass each where there is Triton, and
+here its slow twin, which runs everywhere else."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -46,15 +45,12 @@ Pair = tuple[int, int]
 
 
 def pools_overlapping(like: torch.Tensor, size: Pair) -> bool:
-    """Whether windows that share pixels can be pooled where such rows lie."""
     return _kernels(like) is not None and size[0] * size[1] <= MOST_IN_WINDOW
 
 
 def pool(x: torch.Tensor, size: Pair, stride: Pair) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest of every window of images, windows so far apart, and where it was: for `unpool` alone.
-
-    Assumes: they lie side by side, or `pools_overlapping`.
-    """
+    """The largest of every window of images, windows so far apart, and where it was: for `unpool` alone. Assumes: they lie side by
+    side, or `pools_overlapping`."""
     kernels = _kernels(x) if size[0] * size[1] <= MOST_IN_WINDOW else None
     return F.max_pool2d(x, size, stride, return_indices=True) if kernels is None else kernels.pool(x, size, stride)
 
@@ -106,13 +102,7 @@ def keys_of(streams: Sequence[Stream], device: torch.device) -> torch.Tensor:
 
 
 def add_normals_(rows: torch.Tensor, stds: torch.Tensor, keys: torch.Tensor, step: int) -> torch.Tensor:
-    """rows[k] += stds[k] N(0, I), drawn under keys[k] for one step; in place.
-
-    >>> keys = torch.arange(8).view(2, 4)
-    >>> both = add_normals_(torch.zeros(2, 5), torch.ones(2), keys, step=0)
-    >>> bool((add_normals_(torch.zeros(1, 5), torch.ones(1), keys[1:], step=0)[0] == both[1]).all())
-    True
-    """
+    """rows[k] += stds[k] N(0, I), drawn under keys[k] for one step; in place."""
     kernels = _kernels(rows)
     if kernels is not None and rows.stride(1) == 1:
         kernels.add_normals(rows, stds, keys, step)
@@ -132,11 +122,7 @@ def normals(keys: torch.Tensor, step: int, count: int) -> torch.Tensor:
 
 
 def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Four random words of 32 bits for every counter of four and key of two; all as int64.
-
-    >>> [hex(int(word)) for word in philox([torch.zeros(1, dtype=torch.int64)] * 4, [torch.zeros(1, dtype=torch.int64)] * 2)]
-    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
-    """
+    """Four random words of 32 bits for every counter of four and key of two; all as int64."""
     (a, b, c, d), (first, second) = counter, key
     for _ in range(ROUNDS):
         (high_a, low_a), (high_c, low_c) = (_product(*pair) for pair in zip((a, c), MULTIPLIERS, strict=True))

@@ -173,9 +173,15 @@ def test_of_rows_that_are_all_right_an_interval_still_says_how_little_is_known()
     assert [round(one["recall"]["interval"][0], 2) for one in per_class(right)] == [0.84, 0.72]
 
 
-def test_numbers_have_no_classes():
-    assert per_class(answers("regression")) == []
-    assert per_class(answers("tokens")) == []
+def test_numbers_have_no_classes_and_a_class_without_rows_no_recall():
+    assert per_class(answers("regression")) == per_class(answers("tokens")) == []
+    found = per_class(Answers("classification", np.array([0, 0, 1]), np.eye(3)[[0, 1, 1]], ("a", "b", "c")))
+    assert [one["recall"] and one["recall"]["value"] for one in found] == [0.5, 1.0, None]
+
+
+def test_one_answer_to_all_rows_reaches_the_share_of_the_largest_class():
+    even = Answers("classification", np.array([0, 0, 0, 1]), np.full((4, 2), 0.5), ("no", "yes"))
+    assert metrics.baseline(metrics.load("accuracy"), even) == 0.75
 
 
 @pytest.mark.parametrize("name", ["log-loss", "perplexity", "brier"])
