@@ -23,14 +23,17 @@ class Task(ABC):
     loss: ClassVar[str]  # the loss that trains it unless another is named
     headline: ClassVar[str]  # the metric that stands for it unless another is chosen
     metrics: ClassVar[tuple[str, ...]]  # what is measured at the end
+    needs: ClassVar[str]  # which targets it can be trained on, in words
 
     def __init__(self, dataset: Dataset):
         self.dataset = dataset
-        self.refuse(dataset)
+        if not self.fits(dataset):
+            kind = type(self).__name__
+            raise BadData(f'task.kind = "{kind}" needs {self.needs}, and {dataset.name} has {dataset.targets}.')
 
     @abstractmethod
-    def refuse(self, dataset: Dataset) -> None:
-        """Raises: BadData for targets that this task cannot be trained on."""
+    def fits(self, dataset: Dataset) -> bool:
+        """Whether this task can be trained on the targets."""
 
     @property
     @abstractmethod
@@ -52,10 +55,10 @@ class binary(Task):
 
     loss, headline = "binary-cross-entropy", "auroc"
     metrics = ("auroc", "average-precision", "accuracy", "balanced-accuracy", "f1", "log-loss", "brier")
+    needs = "two classes"
 
-    def refuse(self, dataset: Dataset) -> None:
-        if not _is_classes(dataset, dim=1) or dataset.classes != 2:
-            raise BadData(f'task.kind = "binary" needs two classes, and {dataset.name} has {dataset.targets}.')
+    def fits(self, dataset: Dataset) -> bool:
+        return _is_classes(dataset, dim=1) and dataset.classes == 2
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -72,13 +75,10 @@ class classification(Task):
 
     loss, headline = "cross-entropy", "accuracy"
     metrics = ("accuracy", "balanced-accuracy", "f1", "log-loss", "brier", "auroc")
+    needs = 'one class per row (else set task.kind to "regression", "multilabel" or "tokens")'
 
-    def refuse(self, dataset: Dataset) -> None:
-        if not _is_classes(dataset, dim=1):
-            raise BadData(
-                f'task.kind = "classification" needs one class per row, and {dataset.name} has {dataset.targets}: set task.kind'
-                ' to "regression", "multilabel" or "tokens".'
-            )
+    def fits(self, dataset: Dataset) -> bool:
+        return _is_classes(dataset, dim=1)
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -94,13 +94,11 @@ class multilabel(Task):
 
     loss, headline = "binary-cross-entropy", "average-precision"
     metrics = ("average-precision", "auroc", "f1", "accuracy", "brier")
+    needs = "a row of 0 and 1 for each example"
 
-    def refuse(self, dataset: Dataset) -> None:
+    def fits(self, dataset: Dataset) -> bool:
         public = dataset.test_y  # of training rows nothing but kind and shape is looked at: at a site they are private
-        if public.dim() != 2 or not public.is_floating_point() or not bool(((public == 0) | (public == 1)).all()):
-            raise BadData(
-                f'task.kind = "multilabel" needs a row of 0 and 1 for each example, and {dataset.name} has {dataset.targets}.'
-            )
+        return public.dim() == 2 and public.is_floating_point() and bool(((public == 0) | (public == 1)).all())
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -116,12 +114,10 @@ class regression(Task):
 
     loss, headline = "squared", "rmse"
     metrics = ("rmse", "mae", "r2")
+    needs = "numbers as targets"
 
-    def refuse(self, dataset: Dataset) -> None:
-        if not dataset.y.is_floating_point() or dataset.y.dim() > 2:
-            raise BadData(
-                f'task.kind = "regression" needs numbers as targets, and {dataset.name} has {dataset.targets}.'
-            )
+    def fits(self, dataset: Dataset) -> bool:
+        return dataset.y.is_floating_point() and dataset.y.dim() <= 2
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -141,13 +137,10 @@ class tokens(Task):
 
     loss, headline = "next-token", "perplexity"
     metrics = ("perplexity", "accuracy")
+    needs = "rows of token numbers as targets and the vocabulary as classes"
 
-    def refuse(self, dataset: Dataset) -> None:
-        if not _is_classes(dataset, dim=2):
-            raise BadData(
-                f'task.kind = "tokens" needs rows of token numbers as targets and the vocabulary as classes, and {dataset.name}'
-                f" has {dataset.targets}."
-            )
+    def fits(self, dataset: Dataset) -> bool:
+        return _is_classes(dataset, dim=2)
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -165,7 +158,7 @@ def load(experiment: Experiment, dataset: Dataset) -> Task:
 
 
 def unread(kind: str) -> Task:
-    """A task without its data set, for whoever has outputs already: it knows what they mean, and no targets."""
+    """A task without its data set, for whoever has outputs already."""
     factory: Any = plugin.find(ROOM, kind, key="task.kind")
     return object.__new__(factory)
 
