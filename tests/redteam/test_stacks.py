@@ -107,6 +107,7 @@ def test_a_row_at_which_the_model_raises_is_answered_as_one_by_one(privacy):
 
 IN_PLACE = {
     "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(inplace=True), nn.Linear(16, 10)),
+    "by itself": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), Overwrites(), nn.Linear(16, 10)),
     "conv without bias": lambda: nn.Sequential(
         nn.Conv2d(1, 4, 3, bias=False), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 10)
     ),
@@ -119,24 +120,21 @@ IN_PLACE = {
 class Overwrites(nn.Module):
     """Overwrites in place without any module that says so."""
 
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 10)
-
     def forward(self, x):
-        return self.last(self.first(x.flatten(1)).relu_())
+        return x.relu_()
 
 
-@pytest.mark.parametrize("name", [*IN_PLACE, "by itself"])
+def sums_as_alone(model, x, y, clip):
+    stack = stack_of(model, x[0], y[0], cross_entropy)
+    sums = stack.clipped_sums(stack.rows(flatten(model), 2), x, y, torch.ones(2, 4), clip=clip)[0]
+    alone = torch.stack([clipped_sum_slow(model, x[k], y[k], clip=clip) for k in range(2)])
+    return torch.allclose(sums.float(), alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
 def test_layers_in_front_of_what_overwrites_in_place_train_as_they_do_alone(name):
     torch.manual_seed(0)
-    model = Overwrites() if name == "by itself" else IN_PLACE[name]()
-    x, y = torch.randn(2, 4, 1, 8, 8), torch.randint(0, 10, (2, 4))
-    stack = stack_of(model, x[0], y[0], cross_entropy)
-    sums = stack.clipped_sums(stack.rows(flatten(model), 2), x, y, torch.ones(2, 4), clip=CLIP)[0]
-    for k in range(2):
-        alone = clipped_sum_slow(model, x[k], y[k], clip=CLIP)
-        assert torch.allclose(sums[k].float(), alone, rtol=1e-4, atol=1e-5)
+    assert sums_as_alone(IN_PLACE[name](), torch.randn(2, 4, 1, 8, 8), torch.randint(0, 10, (2, 4)), CLIP)
 
 
 @pytest.mark.parametrize("padding", [None, 0])
@@ -148,11 +146,7 @@ def test_tokens_whose_vectors_are_overwritten_in_place_are_stacked(padding):
     torch.manual_seed(0)
     model = Overwritten()
     model.table = nn.Embedding(WORDS, 8, padding_idx=padding)
-    x, y = torch.randint(0, WORDS, (2, 4, TIME)), torch.randint(0, 3, (2, 4))
-    stack = stack_of(model, x[0], y[0], cross_entropy)
-    sums = stack.clipped_sums(stack.rows(flatten(model), 2), x, y, torch.ones(2, 4), clip=0.1)[0]
-    for k in range(2):
-        assert torch.allclose(sums[k].float(), clipped_sum_slow(model, x[k], y[k], clip=0.1), rtol=1e-4, atol=1e-5)
+    assert sums_as_alone(model, torch.randint(0, WORDS, (2, 4, TIME)), torch.randint(0, 3, (2, 4)), 0.1)
 
 
 def begun(out, **privacy):

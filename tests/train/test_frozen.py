@@ -77,15 +77,6 @@ def test_batch_normalisation_is_let_through_only_where_it_is_frozen_with_its_sta
     assert not settled(nn.BatchNorm1d(3, affine=False))  # nobody froze it: it is as it always was
 
 
-def test_one_example_in_a_batch_moves_no_other_through_frozen_statistics():
-    model, (x, y) = training(tuned.normalised(**FACTS)), rows()
-    clipper, alone = Clipper(model, clip=1e6), Clipper(model, clip=1e6)
-    whole = clipper(x, y)[0].vector
-    single = sum(alone(x[i : i + 1], y[i : i + 1])[0].vector for i in range(len(y)))
-    torch.testing.assert_close(whole, single, rtol=1e-4, atol=1e-5)
-    assert float(model[0][2].running_mean[0]) == -1.0
-
-
 class Counting(nn.Module):
     """Writes into its frozen parameter what it sees, past every trace that torch keeps."""
 

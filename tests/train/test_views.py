@@ -8,17 +8,14 @@ from torch import nn
 
 import tacit
 from tacit.engine.assemble import build
-from tacit.engine.stacked import Stacked
-from tacit.engine.trainers import OneByOne, task
 from tacit.errors import BadInput
 from tacit.parts import models
 from tacit.parts.losses import cross_entropy
 from tacit.privacy.wiring import Wiring
 from tacit.random import seeded
 from tacit.training.batches import Shifts, Viewed, over_views
-from tacit.training.clipping import Clipper, workspace
+from tacit.training.clipping import Clipper
 from tacit.training.per_example import MARGIN
-from tacit.wire import pack, unpack
 
 VIEWS = Shifts(4, 2)
 
@@ -99,16 +96,6 @@ def parts_of(**train):
             privacy={"kind": "local", "epsilon": [0.3, 1.0, 3.0, 9.0], "clip": 0.7},
         )
     )
-
-
-def test_stacked_clients_see_the_same_views_as_single_ones():
-    parts = parts_of()
-    algorithm, work = parts.algorithm, workspace(parts.model, clip=0.7, physical_batch=256)
-    message = pack(algorithm.broadcast(algorithm.init(parts.params), [parts.population[0]], round=0))
-    known = (algorithm, work, parts.population, parts.derive)
-    slow, fast = (trainer(message, 0, [3, 0, 2]) for trainer in (OneByOne(task(*known)), Stacked(*known, chunk=8)))
-    for (a, _), (b, _) in zip(slow, fast, strict=True):
-        assert torch.allclose(unpack(a).tensors["update"], unpack(b).tensors["update"], atol=2e-5)
 
 
 def test_views_cost_what_one_view_costs():

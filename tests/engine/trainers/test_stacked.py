@@ -121,11 +121,11 @@ def test_every_algorithm_sends_stacked_what_it_sends_one_by_one(kind, model, tra
         assert a_info == pytest.approx(b_info, rel=1e-3)
 
 
-@pytest.mark.parametrize("more", [{}, {"control": "scaffold"}])
-def test_stacked_clients_descend_as_single_ones_do(more):
-    parts = parts_of("mlp", **(DESCENT | more | {"rounds": 4}))
+@pytest.mark.parametrize("more", [{}, {"control": "scaffold"}, {"views": 4}])
+def test_stacked_clients_descend_and_see_views_as_single_ones_do(more):
+    parts = parts_of("cnn" if "views" in more else "mlp", **(DESCENT | more | {"rounds": 4}))
     state = parts.algorithm.init(parts.params)
-    if more:
+    if "control" in more:
         controls = {name: torch.randn_like(tensor) / 10 for name, tensor in state.control.items()}
         state = dataclasses.replace(state, control=controls)
     same(parts, atol=1e-4, round=2, state=state)
