@@ -9,6 +9,7 @@ from torch import nn
 
 from tacit import plugin
 from tacit.errors import BadInput, ModelRefused, PartFailed
+from tacit.parts import models
 from tacit.parts.models import ROOM, build, check_output
 
 SIZES = {
@@ -26,7 +27,7 @@ def size(model):
 @pytest.mark.parametrize(("name", "shape"), SIZES)
 def test_a_model_has_its_published_size(name, shape):
     model = build(name, input_shape=shape, classes=10, seed=1)
-    assert size(model) == SIZES[name, shape]
+    assert size(model) == models.size(name, input_shape=shape, classes=10) == SIZES[name, shape]
     check_output(model, torch.zeros(2, *shape), (10,))
 
 

@@ -77,11 +77,7 @@ def load(name: str, *, key: str = "metric.choose") -> Metric:
 
 
 def key(metric: str) -> str:
-    """A metric's name in records and summaries.
-
-    >>> key("balanced-accuracy"), key("mine.metrics:lift")
-    ('balanced_accuracy', 'lift')
-    """
+    """A metric's name in records and summaries: "balanced_accuracy", and "lift" of "mine.metrics:lift"."""
     return metric.rpartition(":")[2].replace("-", "_")
 
 
@@ -282,9 +278,7 @@ class _Mean:
     better = "lower"
     best: float | None = 0.0
     worst: float | None = None
-
-    def each(self, answers: Answers) -> np.ndarray:  # a number per answer, or one per answer and target
-        raise NotImplementedError
+    each: Any  # (answers) -> a number per answer, or one per answer and target
 
     def of(self, mean: np.ndarray) -> np.ndarray:
         return mean
@@ -364,12 +358,10 @@ class _Counted:
     better = "higher"
     best: float | None = 1.0
     worst: float | None = 0.0
+    resampled: Any  # (answers, counts) -> the metric in every draw
 
     def refuse(self, answers: Answers) -> None:
         """Raises: ValueError where the rows cannot tell."""
-
-    def resampled(self, answers: Answers, counts: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
 
     def __call__(self, answers: Answers) -> float:
         self.refuse(answers)

@@ -50,11 +50,7 @@ def drawn(name: str, *, options: Mapping[str, Any], factory: plugin.Factory | No
 
 
 def size(name: str, *, input_shape: Shape, classes: int, options: Mapping[str, Any] | None = None) -> int | None:
-    """How many parameters a built-in model would have, found without making it; None where `drawn` is false.
-
-    >>> size("mlp", input_shape=(1, 28, 28), classes=10)
-    159010
-    """
+    """How many parameters a built-in model would have, without making it; None where `drawn` is false."""
     if not drawn(name, options=options or {}):
         return None
     factory = plugin.find(ROOM, name, key="model.name")
