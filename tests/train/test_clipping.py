@@ -16,7 +16,7 @@ from tacit.errors import BadInput, ModelRefused
 from tacit.parts.models import build
 from tacit.training.clipping import SMALLEST, Clipper, clipped_sum_slow
 from tacit.training.flat import blocks, flatten
-from tacit.training.independence import Unsupported
+from tacit.training.independence import Unsupported, analysed
 from tacit.training.layers import Product, gram_norms, multiplied, multiplied_norms, weighted
 from tacit.training.per_example import Tape
 
@@ -714,3 +714,9 @@ def test_a_transposed_parameter_is_flattened_by_value():
 
 def test_a_model_without_parameters_is_empty():
     assert flatten(nn.ReLU()).shape == (0,)
+
+
+def test_the_size_of_a_batch_is_never_squared_in_a_graph():
+    model = Custom(lambda model, h: h.reshape(h.shape[0] * h.shape[0], -1).reshape(h.shape[0], 6))
+    with pytest.raises(Unsupported, match="squares the size of the batch"):
+        analysed(model, batch(6)[0])
