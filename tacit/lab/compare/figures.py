@@ -4,7 +4,7 @@ Where promises differ, every name on a figure says what its epsilon is per, the 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -20,7 +20,6 @@ from tacit.lab.compare.grid import Cell, label, size
 from tacit.lab.compare.results import (
     FEWEST_SEEDS,
     Row,
-    Run,
     last_rounds,
     lengths,
     over_rounds,
@@ -39,9 +38,8 @@ MARKS = ("o", "s", "^", "D")
 TICKS = ((1, (1, 1.5, 2, 3, 4, 5, 7)), (2, (1, 2, 5)), (4, (1, 3)), (math.inf, (1,)))  # digits by decades shown
 GREY = "#666666"
 LINE_HEIGHT = 0.17  # inches of a label of nine points
-MARGIN = 1.0  # inches that title and axis take of a figure's height
-SAMPLE = (1.03, 1.075)  # where a label's piece of line stands, in widths of the axes
 TRUETYPE = 42  # of fonts in a PDF: publishers refuse type 3
+TITLE: dict[str, Any] = {"loc": "left", "fontsize": 11, "parse_math": False}
 LINE = 90  # characters that fit under an axis
 BUDGETS = ("privacy.epsilon", "privacy.noise_multiplier")  # what sets an epsilon
 SEEDS = ("seed.data", "seed.model", "seed.noise")  # numbers, but of nothing
@@ -51,29 +49,16 @@ DECADE = 10  # values that span more are drawn on a logarithmic axis
 THICK, THIN = 2.2, 1.2  # the first line and the last: where lines lie upon each other all of them are seen
 
 
-@dataclass(frozen=True)
-class Style:
-    """One cell's ink, dashes, mark and width."""
-
-    color: str
-    linestyle: Any
-    marker: str
-    linewidth: float
-
-
-def styles(cells: Sequence[Cell]) -> list[Style]:
-    """Ink by the key with the most values and dashes by the others, so that related cells look alike; else in turn."""
-    keys = list(cells[0].varied)
-    values = {key: _numbered([repr(cell.varied[key]) for cell in cells]) for key in keys}
-    main = max(keys, key=lambda key: max(values[key]), default=None)
-    inks = values[main] if main else [0] * len(cells)
-    rests = _numbered([repr([cell.varied[key] for key in keys if key != main]) for cell in cells])
-    if max(inks) >= len(INKS) or max(rests) >= len(DASHES):
-        inks, rests = [n % len(INKS) for n in range(len(cells))], [n // len(INKS) for n in range(len(cells))]
-    widths = np.linspace(THICK, THIN, len(cells)).tolist()
+def styles(count: int) -> list[dict[str, Any]]:
+    """Ink, dashes, mark and width of so many lines: the first is the thickest, so that lines upon each other are all seen."""
     return [
-        Style(INKS[ink], DASHES[rest % len(DASHES)], MARKS[rest % len(MARKS)], width)
-        for ink, rest, width in zip(inks, rests, widths, strict=True)
+        {
+            "color": INKS[n % len(INKS)],
+            "linestyle": DASHES[n // len(INKS) % len(DASHES)],
+            "marker": MARKS[n % len(MARKS)],
+        }
+        | {"linewidth": THICK - (THICK - THIN) * n / count}
+        for n in range(count)
     ]
 
 
@@ -87,10 +72,6 @@ def canvas(*, height: float, width: float = 9.0) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def title(axes: Axes, words: str) -> None:
-    axes.set_title(words, loc="left", fontsize=11, parse_math=False)
-
-
 def log_axis(axes: Axes, words: Callable[[float], str]) -> None:
     """Makes the x axis logarithmic, with enough numbers on it to read it by."""
     axes.set_xscale("log")
@@ -101,63 +82,12 @@ def log_axis(axes: Axes, words: Callable[[float], str]) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def spread(wished: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """The places nearest to the wished ones that are `gap` apart and between low and high; of equals the first is highest.
-
-    >>> spread([5.0, 5.0, 1.0], gap=1.0, low=0.0, high=10.0)
-    [5.5, 4.5, 1.0]
-    """
-    gap = min(gap, (high - low) / max(len(wished) - 1, 1))
-    order = sorted(range(len(wished)), key=lambda index: (wished[index], -index))
-    blocks: list[list[float]] = []  # [mean of (wish - offset), count]: neighbours that touch move as one
-    for rank, index in enumerate(order):
-        blocks.append([wished[index] - rank * gap, 1])
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            (one, n), (other, m) = blocks[-2:]
-            blocks[-2:] = [[(one * n + other * m) / (n + m), n + m]]
-    starts = [start for start, count in blocks for _ in range(int(count))]
-    top = high - (len(wished) - 1) * gap
-    heights = [0.0] * len(wished)
-    for rank, index in enumerate(order):
-        heights[index] = min(max(starts[rank], low), top) + rank * gap
-    return heights
-
-
-def label_ends(
-    axes: Axes, ends: Sequence[tuple[float, float]], names: Sequence[str], inks: Sequence[Style], *, tall: float
-) -> None:
-    """Writes each line's name to the right of a figure `tall` inches high, at the height of its end as far as there is room."""
-    low, high = axes.get_ylim()
-    wished = [y for _, y in ends]
-    gap = LINE_HEIGHT / (tall - MARGIN) * (high - low)
-    heights = spread(wished, gap=gap, low=low + gap / 2, high=high - gap / 2)
-    across = axes.get_yaxis_transform()  # x from 0 to 1 over the axes, y as the data
-    for (x, y), height, name, style in zip(ends, heights, names, inks, strict=True):
-        sample = {"color": style.color, "linestyle": style.linestyle, "linewidth": style.linewidth}
-        axes.plot(SAMPLE, [height, height], transform=across, clip_on=False, **sample)
-        axes.text(SAMPLE[1] + 0.01, height, name, transform=across, va="center", fontsize=9, parse_math=False)
-        axes.annotate(
-            "",
-            xy=(x, y),
-            xytext=(SAMPLE[0], height),
-            textcoords=across,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": style.color, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2},
-        )
-    axes.set_ylim(low, high)
-
-
 def save(figure: Figure, stem: Path) -> None:
     """Writes the figure as .png, .svg and .pdf; the same figure is the same file."""
     with rc_context({"svg.hashsalt": "tacit", "pdf.fonttype": TRUETYPE}):
         figure.savefig(stem.with_suffix(".png"), dpi=150)
         figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
         figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
-
-
-def _numbered(words: Sequence[str]) -> list[int]:
-    known = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    return [known[word] for word in words]
 
 
 def _series(rows: Sequence[Row], without: Sequence[str]) -> list[tuple[Cell, list[Row]]]:
@@ -167,7 +97,7 @@ def _series(rows: Sequence[Row], without: Sequence[str]) -> list[tuple[Cell, lis
     for row in rows:
         others = {key: value for key, value in row.cell.varied.items() if key not in without}
         groups.setdefault(repr(others), []).append(row)
-        cells[repr(others)] = replace(row.cell, varied=others, label=label(others) or _name(rows))
+        cells[repr(others)] = replace(row.cell, varied=others, label=label(others) or rows[0].cell.experiments[0].name)
     return [(cells[key], group) for key, group in groups.items()]
 
 
@@ -186,10 +116,6 @@ def _height(rows: Sequence[Row]) -> float:
     return max(5.0, 1.5 + LINE_HEIGHT * (len(rows) + len(_promises(rows))))
 
 
-def _name(rows: Sequence[Row]) -> str:
-    return rows[0].cell.experiments[0].name
-
-
 def _over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str:
     seeds = len(rows[0].runs)
     width = "" if not interval else " with 95 % interval" if seeds >= FEWEST_SEEDS else ", too few for an interval"
@@ -204,7 +130,8 @@ def _words(axes: Axes, rows: Sequence[Row], *, x: str, over: str, by: str = "", 
     if by:
         last = f", mean of the {last_rounds(lengths(rows))}" if mean else ""
         axes.set_ylabel(f"test {metric}{last}")
-    title(axes, f"{_name(rows)}: {f'{metric} by {by}, ' if by else ''}{over}")
+    words = f"{rows[0].cell.experiments[0].name}: {f'{metric} by {by}, ' if by else ''}{over}"
+    axes.set_title(words, **TITLE)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -232,28 +159,26 @@ def draw(out: Path, rows: Sequence[Row]) -> list[str]:
 def by_round(rows: Sequence[Row]) -> Figure:
     """Mean over seeds by round, with the band from the worst to the best seed."""
     figure, axes = canvas(height=_height(rows))
-    inks, ends = styles([row.cell for row in rows]), []
-    for row, ink in zip(rows, inks, strict=True):
-        values = over_rounds(row, _scores)
+    for row, name, ink in zip(rows, _names(rows), styles(len(rows)), strict=True):
+        values = over_rounds(row, lambda run: values_of(run, run.metric))
         known = tested(values)
         values, rounds = values[:, known], known + 1
         mean = values.mean(axis=0)
         if len(values) > 1:
-            axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=ink.color, alpha=0.12, linewidth=0)
-        single = ink.marker if len(rounds) == 1 else None
-        axes.plot(rounds, mean, color=ink.color, linestyle=ink.linestyle, linewidth=ink.linewidth, marker=single)
-        ends.append((float(rounds[-1]), float(mean[-1])))
-    axes.set_xlim(1 if max(x for x, _ in ends) > 1 else 0.5, max(max(x for x, _ in ends), 1.5))
+            axes.fill_between(
+                rounds, values.min(axis=0), values.max(axis=0), color=ink["color"], alpha=0.12, linewidth=0
+            )
+        axes.plot(rounds, mean, label=name, **{**ink, "marker": ink["marker"] if len(rounds) == 1 else None})
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     _words(axes, rows, x="round", by="round", over=_over(rows, ", band from worst to best"))
-    label_ends(axes, ends, _names(rows), inks, tall=_height(rows))
+    _legend(figure, axes)
     return figure
 
 
 def by_cell(rows: Sequence[Row]) -> Figure:
     """A dot with its interval per cell, the seeds as small dots, and the number in words at the right."""
     figure, axes = canvas(height=1.3 + 0.36 * len(rows) + LINE_HEIGHT * len(_promises(rows)))
-    for place, (row, ink) in enumerate(zip(rows, styles([row.cell for row in rows]), strict=True)):
+    for place, (row, ink) in enumerate(zip(rows, styles(len(rows)), strict=True)):
         found = row.score
         if found is None:
             continue
@@ -261,7 +186,7 @@ def by_cell(rows: Sequence[Row]) -> Figure:
         if len(seeds) > 1:
             axes.scatter(seeds, [place + 0.2] * len(seeds), s=9, color=GREY, alpha=0.6, linewidths=0)
         error = None if found.interval is None else np.array(found.span)[:, None]
-        axes.errorbar(found.mean, place, xerr=error, color=ink.color, marker=ink.marker, capsize=3, linewidth=1.6)
+        axes.errorbar(found.mean, place, xerr=error, color=ink["color"], marker=ink["marker"], capsize=3, linewidth=1.6)
         axes.text(1.02, place, with_interval(found), transform=axes.get_yaxis_transform(), va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), _names(rows), parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -274,11 +199,14 @@ def by_cell(rows: Sequence[Row]) -> Figure:
 def by_uplink(rows: Sequence[Row]) -> Figure:
     """The metric against what all clients have uploaded until then."""
     figure, axes = canvas(height=_height(rows))
-    for row, name, ink in zip(rows, _names(rows), styles([row.cell for row in rows]), strict=True):
-        values = over_rounds(row, _scores)
+    for row, name, ink in zip(rows, _names(rows), styles(len(rows)), strict=True):
+        values = over_rounds(row, lambda run: values_of(run, run.metric))
         known = tested(values)
-        sent, reached = over_rounds(row, _uploaded).mean(axis=0)[known], values[:, known].mean(axis=0)
-        axes.plot(sent, reached, markevery=[-1], markersize=6, label=name, **vars(ink))
+        sent, reached = (
+            over_rounds(row, lambda run: np.cumsum(values_of(run, "uplink_bytes")).tolist()).mean(axis=0)[known],
+            values[:, known].mean(axis=0),
+        )
+        axes.plot(sent, reached, markevery=[-1], markersize=6, label=name, **ink)
     log_axis(axes, size)
     said = f"{_over(rows)}; the mark is the last round"
     _words(axes, rows, x="uploaded by all clients until then (log scale)", by="uplink", over=said)
@@ -340,22 +268,12 @@ def _lines(
 ) -> None:
     """A line with intervals for every group of rows that differ in some keys alone; each steps aside of the one before."""
     groups = _series(rows, without)
-    inks = styles([cell for cell, _ in groups])
+    inks = styles(len(groups))
     for step, (cell, group) in enumerate(groups):
         points = sorted(((place(row), row.score) for row in group if row.score), key=lambda point: point[0])
         x, y, spans = zip(*((value, found.mean, found.span) for value, found in points), strict=True)
-        axes.errorbar(
-            np.array(x) * aside**step, y, yerr=np.array(spans).T, capsize=3, label=cell.label, **vars(inks[step])
-        )
+        axes.errorbar(np.array(x) * aside**step, y, yerr=np.array(spans).T, capsize=3, label=cell.label, **inks[step])
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _scores(run: Run) -> list[float]:
-    return values_of(run, run.metric)
-
-
-def _uploaded(run: Run) -> list[float]:
-    return np.cumsum([record["uplink_bytes"] for record in run.rounds]).tolist()
