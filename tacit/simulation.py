@@ -3,8 +3,8 @@
 import copy
 import datetime
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,6 @@ from tacit.report.writers import load_writers, open_writers
 from tacit.training.independence import Unsupported
 from tacit.training.stacked import warm
 
-# Who trains the clients of a run: each by itself, or many at once in one stack. Decided once and kept in `run.json`.
-
 ONE_PROCESS = (
     "clients are trained in one process: gradients were computed here while another device was in sight, and no fork of this"
     " process can compute any"
@@ -57,6 +55,9 @@ ROWS_A_CLIENT = 8  # as long as the model, that a client of a stack holds at onc
 CHANCE = 4  # standard deviations of a Poisson cohort
 ON_CPU = 2 << 30  # bytes
 SHARE = 0.5  # of the device's memory for them: activations need some too
+
+
+# Who trains the clients of a run: each by itself, or many at once in one stack. Decided once and kept in `run.json`.
 
 
 def with_trainer(parts: Parts, folder: Folder) -> Parts:
@@ -109,13 +110,8 @@ def with_passed(
 ) -> Experiment:
     """The experiment with these parts in the place of those that it names. Raises BadInput for what is no such part.
     Each is copied: what becomes of the program's own afterwards changes nothing in the run."""
-    tables: dict[str, OpenSection] = {}
-    if data is not None:
-        tables["data"] = _data(experiment, data)
-    if model is not None:
-        tables["model"] = _model(experiment, model)
-    if rule is not None:
-        tables["aggregate"] = _rule(experiment, rule)
+    passed = {"data": (data, _data), "model": (model, _model), "aggregate": (rule, _rule)}
+    tables = {name: section(experiment, part) for name, (part, section) in passed.items() if part is not None}
     said = {name: getattr(experiment, name) for name in Experiment.model_fields}
     return Experiment(**said | tables) if tables else experiment
 
@@ -148,7 +144,9 @@ def _model(experiment: Experiment, model: Any) -> OpenSection:
         _refuse_options(experiment.model, "a model that is made already is")
         if experiment.seed.model is not None:
             raise BadInput("A model that is made already has its weights: leave out seed.model, or pass a function.")
-        return experiment.model.carrying(Copies(_copied(model, "model")), passed="")
+        with plugin.guarded("model= cannot be copied"):
+            own = copy.deepcopy(model)
+        return experiment.model.carrying(Copies(own), passed="")
     if not callable(model):
         raise BadInput(
             f"Expected model to be a torch module or a function that makes one, got {model!r:.60}: a name goes into model.name."
@@ -162,7 +160,8 @@ def _rule(experiment: Experiment, rule: Any) -> OpenSection:
     if not isinstance(rule, Rule):
         raise BadInput(f"Expected rule to be a tacit.Rule, got {rule!r:.60}: a name goes into aggregate.rule.")
     _refuse_options(experiment.aggregate, "the rule is")
-    own = _copied(rule, "rule")
+    with plugin.guarded("rule= cannot be copied"):
+        own = copy.deepcopy(rule)
     return experiment.aggregate.carrying(own, passed=f"{type(rule).__name__}, {held(own)}")
 
 
@@ -174,11 +173,6 @@ class Copies:
 
     def __call__(self) -> nn.Module:
         return copy.deepcopy(self.model).train()
-
-
-def _copied(part: Any, argument: str) -> Any:
-    with plugin.guarded(f"{argument}= cannot be copied"):
-        return copy.deepcopy(part)
 
 
 def _refuse_options(section: OpenSection, what: str) -> None:
@@ -236,7 +230,12 @@ def run(
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
         parts = insert_canaries(with_trainer(ranged(first, folder), folder), folder)
-        trainer = _trainer(parts, stack)  # processes are forked before gradients are computed here
+        try:  # processes are forked before gradients are computed here
+            trainer: Trainer = stacked(parts) if parts.together else trainers.each_by_itself(parts, stack)
+        except Unsupported as error:
+            raise BadInput(
+                f"This run began with clients that train at once, and they cannot ({error}): start anew."
+            ) from None
         if parts.plan.priced:
             trainers.workspace_of(parts).refuse_memory(parts.population.x, parts.population.y)
         if hear is not None:
@@ -249,16 +248,28 @@ def run(
         note_clients(parts, ledger, folder)
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
         describe(parts, ledger, folder)
-        shown = stack.enter_context(page_meanwhile(folder.path, observe, on=page))
-        with _explained(parts):
+        shown = stack.enter_context(page_meanwhile(folder.path, observe)) if page else observe
+        try:
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(shown))
+        except torch.OutOfMemoryError:
+            raise TacitError(
+                "The device has not enough memory, and it was not training that took it: end what else runs there, then go on with"
+                " --resume; the last checkpoint is kept."
+            ) from None
+        except TrainingDiverged as error:
+            columns = parts.dataset.encoder.columns if parts.dataset.encoder else ()
+            names = [repr(one.name) for one in columns if isinstance(one, Number) and one.limits is None]
+            if not names:
+                raise
+            hint = f"Or declare ranges in data.numeric for the unscaled {', '.join(names[:MOST_NAMED])}."
+            raise TrainingDiverged(f"{error} {hint}") from error
         note_unpaid(unpaid, parts, state.result)
         at_clients = evaluate_at_clients(parts, ledger, folder, state.result)
         own, short = one.measured(parts, state.result, kept=state.control.get("own")) or (None, None)
         if own is not None:
             folder.write(PERSONAL, json.dumps(own, indent=1).encode())
-        said = {"at_clients": at_clients, "personal": short}
-        history = finish(parts, ledger, folder, state.result, stopped, **said, notes=book.notes.values())
+        asked = {"at_clients": at_clients, "personal": short}
+        history = finish(parts, ledger, folder, state.result, stopped, **asked, notes=book.notes.values())
         book.finish(history.summary)
     if page:
         write_page([folder.path], folder.path / "report.html")
@@ -267,10 +278,8 @@ def run(
 
 def new_folder(name: str) -> Path:
     """A folder under runs/ that does not exist yet."""
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return store.first_free(
-        Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000)))
-    )
+    begun = Path("runs") / f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    return store.first_free(begun.with_name(f"{begun.name}{end}") for end in ("", *(f"-{n}" for n in range(2, 1000))))
 
 
 def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:
@@ -296,32 +305,3 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
     refuse_spent(parts)
     if query_of(experiment, parts.dataset, parts.plan, parts.population) is None:  # else rows are not scaled yet
         evaluate(replace(parts), parts.params)  # a copy: what it moved to the device is let go with it
-
-
-@contextmanager
-def _explained(parts: Parts) -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise TacitError(
-            "The device has not enough memory, and it was not training that took it: end what else runs there, then go on with"
-            " --resume; the last checkpoint is kept."
-        ) from None
-    except TrainingDiverged as error:
-        columns = parts.dataset.encoder.columns if parts.dataset.encoder else ()
-        names = [repr(one.name) for one in columns if isinstance(one, Number) and one.limits is None]
-        if not names:
-            raise
-        hint = f"Or declare ranges in data.numeric for the unscaled {', '.join(names[:MOST_NAMED])}."
-        raise TrainingDiverged(f"{error} {hint}") from error
-
-
-def _trainer(parts: Parts, stack: ExitStack) -> Trainer:
-    if parts.together:
-        try:
-            return stacked(parts)
-        except Unsupported as error:
-            raise BadInput(
-                f"This run began with clients that train at once, and they cannot ({error}): start anew."
-            ) from None
-    return trainers.each_by_itself(parts, stack)

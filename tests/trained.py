@@ -1,7 +1,29 @@
-"""The model that a run left, and whether two runs left the same one."""
+"""An experiment with changes, a run that is stopped, and the model that a run left."""
 
 import torch
 from safetensors.torch import load_file
+
+import tacit
+
+
+def changed(base, changes):
+    """The experiment of these settings, with changes by table."""
+    tables = {key: dict(value) if isinstance(value, dict) else value for key, value in base.items()}
+    for section, change in changes.items():
+        tables[section] = tables.get(section, {}) | change
+    return tacit.Experiment(**tables)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(round):
+    def observe(record):
+        if record["round"] == round:
+            raise Stop
+
+    return observe
 
 
 def weights(folder):

@@ -1,10 +1,9 @@
-"""Encrypted sums with distributed noise: a 2020 note on FedAvg under Paillier, after Geyer, Klein, Nabi (arXiv:1712.07557).
-Differences, each for a reason in docs/papers.md: integers instead of floats, shares of noise sized for the fewest reports,
-division after opening. Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server holds no
-key); who can is left with each client's own share. A report that cannot be used is refused by name; a sum of too few is not
-opened, one that is out of range is dropped, and the model stays as it is: what one client can do is stop a sum. Choosing
-clients at random earns nothing: the server knows who reports. A broadcast's fact `turn` is the round's number; a site checks
-it."""
+"""Encrypted sums with distributed noise: a 2020 note on FedAvg under Paillier, after Geyer, Klein, Nabi (arXiv:1712.07557),
+with integers instead of floats, shares of noise sized for the fewest reports, and division after opening (docs/papers.md).
+Guarantee: client level, on the opened sum, for whoever cannot read single reports (the server holds no key); who can is left
+with each client's own share. A report that cannot be used is refused by name; a sum of too few is not opened, one that is out
+of range is dropped, and the model stays as it is. Choosing clients at random earns nothing: the server knows who reports. A
+broadcast's fact `turn` is the round's number; a site checks it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -2,8 +2,8 @@
 them. Sources: sums of records under a trusted server as in Truex et al. 2019 (arXiv:1812.03224) and Heikkilä et al. 2020
 (arXiv:2007.05553); each client's own epsilon by its own sampling rate is Tacit's (docs/derivations.md). Guarantee: record
 level, add or remove one record of one client, against everybody who sees the models. The server is trusted: it sees sums of
-clipped gradients and who sent them. Batches stay secret at their clients. An empty batch sends zeros; who does not answer, or
-sends what cannot be used, is left out of sum and divisor, which are about clients and known to all."""
+clipped gradients and who sent them. Batches stay secret at their clients. Who does not answer, or sends what cannot be used, is
+left out of sum and divisor, which are about clients and known to all."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ SPARE = 10.0  # standard deviations of a batch's size beyond which a sum is scal
 
 
 def longest(records: float) -> float:
-    """A bound, in clips, on the sum of an honest batch of about so many records; beyond it has a probability below 10^-20."""
+    """A bound, in clips, on the sum of an honest batch of about so many records; exceeded with a probability below 10^-20."""
     return records + SPARE * math.sqrt(records) + SPARE
 
 

@@ -1,8 +1,7 @@
-"""From an experiment to its parts: data, clients, model, mechanisms, algorithm. The only place that wires them
-together."""
+"""From an experiment to its parts: data, clients, model, mechanisms, algorithm. The only place that wires them together."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -51,34 +50,25 @@ FIRST = {
 def freeze_first(experiment: Experiment, model: nn.Module) -> nn.Module:
     """Freezes the first factor of every adapter whose second trains, where the experiment is private or says so.
     Raises: BadInput where `model.lora` is said for a model that has no adapters."""
-    said = experiment.model.lora
-    if said is not None and not any(_factors(model)):
+    said, pairs = experiment.model.lora, _factors(model)
+    if said is not None and not pairs:
         raise BadInput(f'model.lora = "{said}" is for a model with LoRA adapters, and this one has none: leave it out.')
     if said == "first-frozen" or (said is None and kind_of(experiment).plans.priced):
-        for first, second in _factors(model):
+        for first, second in pairs:
             if second.requires_grad:
                 first.requires_grad_(False)
     return model
 
 
-def note(experiment: Experiment, model: nn.Module) -> Iterator[str]:
-    """What a researcher should know who did not choose."""
-    fixed = sum(second.requires_grad and not first.requires_grad for first, second in _factors(model))
-    if fixed and experiment.model.lora is None and kind_of(experiment).plans.priced:
-        yield (
-            f"of {fixed} LoRA adapters the first factor is frozen, since noise in both would be multiplied: set model.lora ="
-            ' "both" to train both, or "first-frozen" to say that this is meant'
-        )
-
-
-def _factors(model: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    named = dict(model.named_parameters())
+def _factors(model: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    named, found = dict(model.named_parameters()), []
     for name, parameter in named.items():
         parts = name.split(".")
         for first, second in FIRST.items():
             other = ".".join(second if part == first else part for part in parts)
             if first in parts and other in named:
-                yield parameter, named[other]
+                found.append((parameter, named[other]))
+    return found
 
 
 # Who has which rows, with which budget.
@@ -115,19 +105,17 @@ def clients(
         elif len(mask) != len(population.y):
             raise BadData("The data files have changed while they were read: start again when they are at rest.")
         population = population.holding_out(mask, key=f"data.{key}")
-    dataset = dataset.noting(*_loose_delta(experiment, population))
+    most = int(population.sizes.max()) if population.unit == "record" else len(population)
+    if privacy.epsilon is not None and population.delta * most > 1:
+        whose = f"the largest client has {most} records" if population.unit == "record" else f"there are {most} clients"
+        loose = (
+            f"delta = {population.delta:g} is more than 1/{most}, and {whose}: set privacy.delta below {1 / most:.1g}"
+        )
+        dataset = dataset.noting(loose)
     if before.runs:
         sealed = before.epsilons(population.names, together=sampler_of(experiment, len(population)).charges_all)
         population = replace(population, sealed=sealed)
     return dataset, shares, population
-
-
-def _loose_delta(experiment: Experiment, population: Population) -> Iterator[str]:
-    unit, delta = population.unit, population.delta
-    most = int(population.sizes.max()) if unit == "record" else len(population)
-    if experiment.privacy.epsilon is not None and delta * most > 1:
-        whose = f"the largest client has {most} records" if unit == "record" else f"there are {most} clients"
-        yield f"delta = {delta:g} is more than 1/{most}, and {whose}: set privacy.delta below {1 / most:.1g}"
 
 
 UNPUBLISHED = (
@@ -146,8 +134,8 @@ FOREIGN = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingTask:
-    """What is trained, on what: enough to judge parameters by. `theta` is the vector that the trainable parameters of `model` are
-    views of; `params` are the initial ones."""
+    """What is trained, on what: enough to judge parameters by. `theta` is the vector that the trainable parameters of `model`
+    are views of; `params` are the initial ones."""
 
     experiment: Experiment
     dataset: Dataset = field(repr=False)
@@ -161,7 +149,6 @@ class TrainingTask:
 
     @cached_property
     def frozen(self) -> str:
-        """A hash of what of the model does not train."""
         return frozen_mark(self.model)
 
     @cached_property
@@ -172,8 +159,6 @@ class TrainingTask:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Parts(TrainingTask):
-    """A run: a task, its clients, and how they train and what is promised."""
-
     population: Population = field(repr=False)
     plan: Plan
     algorithm: Algorithm
@@ -184,14 +169,12 @@ class Parts(TrainingTask):
     attack: tuple[Scene, Malice] | None = field(default=None, repr=False)  # malicious clients
     trial_id: str = ""  # which of a search's runs it is (tacit/lab/tuning): in the key of every noise
 
-    @property
+    @cached_property
     def is_deployed(self) -> bool:
-        """Whether the clients' rows are at sites of their own."""
-        return self.place != "simulation"
+        return self.place != "simulation"  # the clients' rows are at sites of their own
 
     @cached_property
     def releases(self) -> Releases:
-        """What every release of this start is a function of."""
         server = getattr(self.algorithm, "server", None)  # central DP has no rule
         return Releases(
             with_rule(self),
@@ -207,9 +190,8 @@ class Parts(TrainingTask):
             canaries=self.canaries.commitment if self.canaries else "",
         )
 
-    @property
-    def canaries(self) -> Any:
-        """The run's canaries (engine/canaries.py); None where none are planted."""
+    @cached_property
+    def canaries(self) -> Any:  # engine/canaries.py; None where none are planted
         return getattr(self.algorithm, "canaries", None)
 
     def cost(self, client: Client) -> DpEvent:
@@ -221,7 +203,6 @@ class Parts(TrainingTask):
 
     @cached_property
     def derive(self) -> ClientDerive:
-        """The clients' randomness."""
         return self.releases.streams()
 
     @cached_property
@@ -235,7 +216,6 @@ class Parts(TrainingTask):
 
     @property
     def start(self) -> Start:
-        """The model that training starts from, for a ledger to look at."""
         return start_of(self.experiment, self.model, named(self.model, self.params))
 
     @property
@@ -249,32 +229,21 @@ class Parts(TrainingTask):
         if FROM_DATA_NOTE in self.dataset.notes:
             fixed = (FROM_DATA_NOTE, *fixed)
         if self.dataset.unprotected:
-            fixed = (unprotected(self.dataset.unprotected), *fixed)
+            rows = self.dataset.unprotected
+            fixed = (f"{rows} of the clients' own records are test rows, for which nothing is promised", *fixed)
         found = promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
-        return replace(found, whom=honest_clients(self.attack[0])) if self.attack else found
+        if self.attack is None:
+            return found
+        bad, everybody = len(self.attack[0].malicious), self.attack[0].everybody
+        whom = (
+            f"each of the {everybody - bad} honest clients (what the {bad} malicious ones of this simulation send is the"
+            " adversary's own, and nothing is promised for their records)"
+        )
+        return replace(found, whom=whom)
 
     @property
     def cohort(self) -> int:
-        """How many clients take part in a round."""
         return self.plan.sampler.cohort
-
-
-def unprotected(rows: int) -> str:
-    """What a promise says where test rows are the clients' own.
-
-    >>> unprotected(253)
-    "253 of the clients' own records are test rows, for which nothing is promised"
-    """
-    return f"{rows} of the clients' own records are test rows, for which nothing is promised"
-
-
-def honest_clients(scene: Scene) -> str:
-    """Whom an epsilon is for where some clients are malicious."""
-    bad = len(scene.malicious)
-    return (
-        f"each of the {scene.everybody - bad} honest clients (what the {bad} malicious ones of this simulation send is the"
-        " adversary's own, and nothing is promised for their records)"
-    )
 
 
 def build(
@@ -285,8 +254,8 @@ def build(
     ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     mask: np.ndarray | None = None,
 ) -> Parts:
-    """Loads, shares out, calibrates. Raises BadInput or BadData in one sentence.
-    `ranges` are those that were asked for of private columns; `mask` says which rows are held out, where that is decided."""
+    """Loads, shares out, calibrates. Raises BadInput or BadData in one sentence. `ranges` are those that were asked for of
+    private columns; `mask` says which rows are held out, where that is decided."""
     dataset, _, population = clients(experiment, progress=progress, before=before, ranges=ranges, mask=mask)
     # the rows are held once, client by client: the order of the source is not needed any more
     rows = replace(dataset, x=population.x, y=population.y, client=None)
@@ -309,15 +278,19 @@ def assemble(
     if experiment.train.min_clients > sampler_of(experiment, len(population)).cohort:
         raise BadInput(f"Expected train.min_clients <= the clients of a round, got {experiment.train.min_clients}.")
     place = place if own is None else "site"
-    simulated = place == "simulation"
     task = tasks.load(experiment, dataset)
     losses = tasks.loss_of(experiment, task)
     model = _model(experiment, dataset)
     initial = held(model)
-    dataset = dataset.noting(*note(experiment, model))
+    fixed = sum(second.requires_grad and not first.requires_grad for first, second in _factors(model))
+    if fixed and experiment.model.lora is None and kind_of(experiment).plans.priced:
+        dataset = dataset.noting(
+            f"of {fixed} LoRA adapters the first factor is frozen, since noise in both would be multiplied: set model.lora ="
+            ' "both" to train both, or "first-frozen" to say that this is meant'
+        )
     shown = dataset.test_x[:2] if len(dataset.test_x) else torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype)
     models.check_output(model, shown, task.answer)
-    device, *_ = map(_device, experiment.run.devices)
+    device, *_ = [_device(name) for name in experiment.run.devices]
     theta = flatten(model.to(device))
     plan = kind_of(experiment).plan(experiment, population, size=theta.numel(), own=own)
     if local is not None and plan.traits.own_training:
@@ -336,7 +309,7 @@ def assemble(
     run = experiment.run  # and what a stack gives depends on who else is in it
     repeats = run.device == "cpu" and run.randomness == "seeded" and not run.at_once and local is None
     nonce = "" if repeats else uuid.uuid4().hex
-    params = theta.clone() if simulated else theta.cpu().clone()  # a simulation's stay on its device
+    params = theta.clone() if place == "simulation" else theta.cpu().clone()  # a simulation's stay on its device
     return Parts(
         experiment=experiment,
         dataset=dataset,
@@ -357,16 +330,14 @@ def assemble(
 
 
 def model_size(experiment: Experiment, dataset: Dataset) -> int:
-    """The number of trainable parameters of the experiment's model."""
     return flatten(_model(experiment, dataset)).numel()
 
 
 def refuse_unfit(plan: Plan, experiment: Experiment, dataset: Dataset, population: Population) -> nn.Module:
     """Makes what a run is made of, and throws it away but for the model: a plan refuses what the run would refuse.
     Keys of encrypted sums are not made: they take long, and no setting of another part decides about them. Raises BadInput."""
-    task = tasks.load(experiment, dataset)
+    task, model = tasks.load(experiment, dataset), _model(experiment, dataset)
     tasks.loss_of(experiment, task)
-    model = _model(experiment, dataset)
     flatten(model)
     models.check_output(model, torch.zeros(2, *dataset.x.shape[1:], dtype=dataset.x.dtype), task.answer)
     wiring = Wiring(experiment, population, model)

@@ -2,6 +2,7 @@
 it takes part; what was seen of them is in one file a round. They are drawn by the units' sampler and covered by their noise, at
 the same price."""
 
+import copy
 import json
 import re
 import secrets
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +25,6 @@ from tacit.crypto import keys
 from tacit.crypto.grid import Quantised
 from tacit.engine.assemble import Parts
 from tacit.engine.run_folder import Folder
-from tacit.engine.wrap import wrap
 from tacit.errors import BadData, BadInput, KeyRefused
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.mechanism import CohortMechanism, NoiseState, TrainingMechanism
@@ -43,6 +43,27 @@ KEY_BYTES = 16
 MOST_LAYERS = 1000  # of a model, that are told apart
 FOLDER = "canaries"  # of a run's observations
 ROW = np.dtype([("number", "<i8"), ("seen", "<f4"), ("drawn", "<i4")])  # a canary in the file of a round
+
+Part = TypeVar("Part")
+
+
+def wrap(part: Part, *, facts: dict[str, Any] | None = None, **hooks: Callable[..., Any]) -> Part:
+    """The part with a hook at each of these methods (of an algorithm `train`, `release`, `collect`), and with these attributes.
+    Guarantee: all else is the part's own, its price and its mechanism too, and the part itself is left as it was.
+
+    >>> from tacit.training.optimizer import Sgd
+    >>> louder = wrap(Sgd(), init=lambda own, params: own(params) | {"heard": params})
+    >>> louder.init(1), Sgd().init(1), isinstance(louder, Sgd)
+    ({'heard': 1}, {}, True)
+    """
+
+    def hooked(step: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, *given, **named: hook(step.__get__(self), *given, **named)
+
+    kind, made = type(part), copy.copy(part)
+    methods = {name: hooked(getattr(kind, name), hook) for name, hook in hooks.items()}
+    object.__setattr__(made, "__class__", type(kind.__name__, (kind,), {**methods, **(facts or {})}))
+    return made
 
 
 @dataclass(frozen=True)

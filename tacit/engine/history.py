@@ -22,18 +22,16 @@ import tacit
 from tacit.data import encoder as encoder_file
 from tacit.engine.assemble import Parts
 from tacit.engine.evaluate import (
-    answers,
+    MOST_CLASSES,
     answers_to,
     backdoor,
-    classes_measured,
-    clients_record,
     confusion,
     csv_text,
     flat_records,
     measurements,
 )
 from tacit.engine.malicious import BADGE
-from tacit.engine.queries import told
+from tacit.engine.queries import in_summary
 from tacit.engine.release import package, processor
 from tacit.engine.run_folder import Folder
 from tacit.engine.start import trained
@@ -45,19 +43,44 @@ from tacit.store import cores
 from tacit.training.flat import frozen, named
 from tacit.types import Guarantee
 
-# Where a run's numbers came from: code, packages and machine, for its summary. No path, host or person is in it.
-
 PACKAGES = ("torch", "numpy", "scipy", "dp-accounting", "scikit-learn")
 PATIENCE = 10.0  # seconds that git may take to look at the package's files
+MOST_COLUMNS = 2000  # of labels by clients; more clients share a column
+PER_CLIENT = "per_client.json"
+RAW = "From raw data: not covered by epsilon."
+TRAINED_ON = "These are the rows that the clients trained on."
+KEPT = "These are rows that each client kept for this (data.own_share) and trained on never."
+FROZEN = "frozen"  # the key, in a model's file, of the hash of what does not train
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """What a run leaves: a record per round, the model, the guarantee, the ledger, and the folder with the files."""
+
+    rounds: list[dict[str, Any]] = field(repr=False)
+    summary: dict[str, Any] = field(repr=False)
+    model: nn.Module = field(repr=False)
+    guarantee: Guarantee | None
+    ledger: Ledger | None = field(repr=False)
+    out: Path
+
+    @property
+    def sentence(self) -> str:
+        """The guarantee as a privacy officer reads it."""
+        return sentence(self.guarantee)
+
+    def records(self) -> list[dict[str, Any]]:
+        """A flat dict of scalars per round, as in rounds.csv: `pandas.DataFrame(history.records())`."""
+        return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
 
 
 def provenance(parts: Parts) -> dict[str, Any]:
-    """Version, commit, Python and packages, processor, GPUs and platform. What cannot be found is None.
+    """Where a run's numbers came from: version, commit, packages and machine. What cannot be found is None.
     Guarantee: no file is named, nor the machine or whoever uses it. `code` is a hash of what releases are a function of."""
     run, kinds = parts.experiment.run, {device.partition(":")[0] for device in parts.experiment.run.devices}
     return {
         "tacit": tacit.__version__,
-        **_checkout(Path(tacit.__file__).parent),
+        "commit": commit(Path(tacit.__file__).parents[1]),
         "code": package(),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
@@ -73,45 +96,57 @@ def provenance(parts: Parts) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _checkout(home: Path) -> dict[str, Any]:
-    nothing = {"commit": None, "dirty": None}
-    if not (
-        home.parent / ".git"
-    ).exists():  # installed, perhaps into an environment that lies in somebody else's checkout
-        return nothing
-    try:
-        commit = _git(home, "rev-parse", "HEAD").strip()
-        return {"commit": commit, "dirty": bool(_git(home, "status", "--porcelain", "--", "."))}
-    except (OSError, subprocess.SubprocessError):
-        return nothing
-
-
-def _git(home: Path, *words: str) -> str:
+def commit(home: Path) -> str | None:  # with "-dirty" behind it where files were changed
+    if not (home / ".git").exists():  # installed, perhaps into an environment that lies in somebody else's checkout
+        return None
+    command = ["git", "-C", str(home), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # another checkout's
-    quiet = {"stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL, "timeout": PATIENCE}
-    command = ["git", "--no-optional-locks", "-C", str(home), *words]
-    return subprocess.run(
-        command, env=own, text=True, errors="replace", check=True, stdout=subprocess.PIPE, **quiet
-    ).stdout
+    try:
+        done = subprocess.run(command, env=own, text=True, capture_output=True, check=True, timeout=PATIENCE)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def _version(name: str) -> str | None:
-    module = sys.modules.get(name)
     try:
-        return str(getattr(module, "__version__", None) or version(name))
+        return str(getattr(sys.modules.get(name), "__version__", None) or version(name))
     except PackageNotFoundError:
         return None
 
 
-# How good a simulation's final model is for every client, on its own rows: for the researcher, covered by no epsilon.
+def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulated: bool = True) -> None:
+    """Writes down how rows are read, who the clients are and what they are promised: a report or a prediction needs nothing but
+    the folder. True counts: for the researcher; labels are known where clients are simulated alone. Raises BadInput for names
+    that no file can hold."""
+    folder.write(
+        encoder_file.NAME, encoder_file.text(parts.dataset.reading).encode()
+    )  # `finish` puts the model beside it
+    population, classes = parts.population, parts.dataset.classes
+    together, labels = -(-len(population) // MOST_COLUMNS), []
+    if simulated and parts.dataset.classified:
+        owner = np.repeat(np.arange(len(population)), population.sizes)
+        columns = -(-len(population) // together)
+        counts = np.bincount((owner // together) * classes + population.y.cpu().numpy(), minlength=columns * classes)
+        labels = counts.reshape(columns, classes).tolist()
+    record = {
+        "names": list(population.names),
+        "records": population.sizes.tolist(),
+        "limits": [None if np.isinf(limit) else float(limit) for limit in population.epsilons],
+        "classes": list(parts.dataset.class_names),
+        "together": together,
+        "all_pay": parts.plan.sampler.charges_all,
+        "labels": labels,
+        "metric": headline(parts.experiment),
+        "guarantee": parts.promise.record() if ledger else None,
+        "ledger": os.path.relpath(ledger.path, folder.path) if ledger else None,
+        "parameters": parts.params.numel(),
+        "notes": list(parts.dataset.notes),
+    }
+    folder.write("clients.json", json.dumps(record).encode())
 
-NAME = "per_client.json"
-RAW = "From raw data: not covered by epsilon."
-TRAINED_ON = "These are the rows that the clients trained on."
-KEPT = "These are rows that each client kept for this (data.own_share) and trained on never."
 
-
-def record(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
+def per_client(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
     """The headline of each client with its 95 % interval, and how clients differ in it; None where rows cannot tell.
     It is measured on rows that clients keep for that (`data.own_share`), else on those that they trained on."""
     name, found = chosen(parts.experiment), []
@@ -143,50 +178,15 @@ def spread(values: Sequence[float | None], *, better: str) -> dict[str, float] |
     if not len(known):
         return None
     ordered = known if better == "higher" else known[::-1]  # the worst first
-    tenth = ordered[: math.ceil(len(ordered) / 10)]
     return {
         "clients": len(ordered),
         "mean": float(ordered.mean()),
         "std": float(ordered.std()),
         "worst": float(ordered[0]),
-        "worst_tenth": float(tenth.mean()),
+        "worst_tenth": float(ordered[: math.ceil(len(ordered) / 10)].mean()),
         "median": float(np.median(ordered)),
         "best": float(ordered[-1]),
     }
-
-
-FROZEN = "frozen"  # the key, in a model's file, of the hash of what does not train
-
-
-@dataclass(frozen=True, eq=False)
-class History:
-    """What a run leaves: a record per round, the model, the guarantee, the ledger, and the folder with the files."""
-
-    rounds: list[dict[str, Any]] = field(repr=False)
-    summary: dict[str, Any] = field(repr=False)
-    model: nn.Module = field(repr=False)
-    guarantee: Guarantee | None
-    ledger: Ledger | None = field(repr=False)
-    out: Path
-
-    @property
-    def sentence(self) -> str:
-        """The guarantee as a privacy officer reads it."""
-        return sentence(self.guarantee)
-
-    def records(self) -> list[dict[str, Any]]:
-        """A flat dict of scalars per round, as in rounds.csv: `pandas.DataFrame(history.records())`."""
-        return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
-
-
-def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulated: bool = True) -> None:
-    """Writes down how rows are read, who the clients are and what they are promised: a report or a prediction needs nothing but
-    the folder. Raises BadInput for names that no file can hold."""
-    encoder = encoder_file.text(parts.dataset.reading)
-    folder.write(encoder_file.NAME, encoder.encode())  # `finish` puts the model beside it
-    blank = parts.promise if ledger else None
-    way = os.path.relpath(ledger.path, folder.path) if ledger else None
-    folder.write("clients.json", json.dumps(clients_record(parts, blank, ledger=way, simulated=simulated)).encode())
 
 
 def finish(
@@ -202,23 +202,26 @@ def finish(
 ) -> History:
     """Writes the model and the summary of a run that has ended; `at_clients` is what held-out rows say of it, `personal` what own
     models gave, and `notes` is what its reader should know beside what is noted of the rows."""
-    experiment = parts.experiment
+    experiment, population = parts.experiment, parts.population
     rounds = folder.rounds(before=experiment.train.rounds)
     name, measured, matrix, by_class, loss = headline(experiment), {}, None, [], None
     if len(parts.dataset.test_y):
-        found, loss = answers(parts, params)
-        measured, matrix, by_class = measurements(parts, found), confusion(found), classes_measured(found)
+        found, loss = answers_to(parts, params, *parts.test_rows)
+        measured, matrix = measurements(parts, found), confusion(found)
+        by_class = metrics.per_class(found) if found.predictions.shape[-1] <= MOST_CLASSES else []
         if rounds and name not in rounds[-1]:  # budgets ended between two tests
             rounds[-1] |= {name: measured[name]["value"], "loss": loss, **backdoor(parts, params)}
             folder.log_again(rounds)
     guarantee = None
     if ledger is not None:
-        guarantee = spent_by(parts.promise, ledger, parts.population)
-        guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, parts.population))
+        guarantee = spent_by(parts.promise, ledger, population)
+        guarantee = replace(guarantee, also=parts.plan.also(guarantee, experiment, ledger, population))
     multipliers = parts.plan.noise_multipliers
     if multipliers is not None:
         z = torch.as_tensor(multipliers, dtype=torch.float64)
         multipliers = {"min": float(z.min()), "median": float(z.quantile(0.5)), "max": float(z.max())}
+    more = {"at_clients": at_clients, "personal": personal, "queries": in_summary(parts, folder.path)}
+    more["attack"] = attacked(parts, params)
     summary = {
         "name": experiment.name,
         f"test_{name}": measured[name]["value"] if measured else None,
@@ -229,22 +232,17 @@ def finish(
         "per_class": by_class,
         "rounds": len(rounds),
         "stopped": stopped,
-        "clients": len(parts.population),
+        "clients": len(population),
         "parameters": parts.params.numel(),
         "frozen_parameters": sum(parameter.numel() for _, parameter in frozen(parts.model)),
-        "rule": parts.plan.rule(experiment, parts.population),
-        "seconds": sum(record["seconds"] for record in rounds),
-        "uplink_bytes": sum(record["uplink_bytes"] for record in rounds),
-        "downlink_bytes": sum(record["downlink_bytes"] for record in rounds),
+        "rule": parts.plan.rule(experiment, population),
+        **{key: sum(record[key] for record in rounds) for key in ("seconds", "uplink_bytes", "downlink_bytes")},
         "noise_multiplier": multipliers,
         "out_of_budget": rounds[-1]["out_of_budget"] if rounds else None,
         "guarantee": guarantee.record() if guarantee else None,
         "other_runs": guarantee.others.runs if guarantee and guarantee.others else 0,
         "sentence": sentence(guarantee),
-        **({"at_clients": at_clients} if at_clients else {}),
-        **({"personal": personal} if personal else {}),
-        **({"queries": queries} if (queries := told(parts, folder.path)) else {}),
-        **({"attack": attacked(parts, params)} if parts.attack else {}),
+        **{key: value for key, value in more.items() if value},
         "notes": [*parts.dataset.notes, *notes],
         "version": tacit.__version__,
         "provenance": provenance(parts),
@@ -252,7 +250,7 @@ def finish(
     }
     folder.write("model.safetensors", save(named(parts.model, params), {FROZEN: parts.frozen}))
     if experiment.metric.per_client and not parts.is_deployed:
-        folder.write(NAME, json.dumps(record(parts, params)).encode())
+        folder.write(PER_CLIENT, json.dumps(per_client(parts, params)).encode())
     history = History(rounds, summary, trained(parts.model.eval(), folder.run), guarantee, ledger, folder.path)
     folder.write("rounds.csv", csv_text(history.records()).encode())
     folder.write("summary.json", json.dumps(summary, indent=2).encode())
@@ -260,7 +258,7 @@ def finish(
 
 
 def attacked(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
-    """Who was malicious in a run and what they reached, for its summary; empty where nobody was."""
+    """Who was malicious in a run and what they reached; empty where nobody was."""
     if parts.attack is None or parts.experiment.attack is None:
         return {}
     scene, _ = parts.attack

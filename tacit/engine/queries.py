@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from dataclasses import replace as with_mark
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,12 @@ from tacit.training.flat import answers_apart, training
 from tacit.types import Client
 from tacit.wire import digest_of, tensor_bytes
 
-NAME = "queries.json"
+NAME, FILE = "queries.json", "stats.json"
+ENDS = (
+    BudgetExhausted,
+    AnsweredOnce,
+    Unanswered,
+)  # of a query without which a run goes on, and says why nothing is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +51,14 @@ class Evaluation:
 
     @property
     def cells(self) -> int:
-        """How many counts a client answers with."""
         return self.judged.cells
 
     @property
     def l2_squared(self) -> int:
-        """How far one record can move them, squared."""
         return self.judged.l2_squared
 
     def __repr__(self) -> str:
-        """What is counted; which model is judged is in the question."""
-        return f"Evaluation({self.judged!r})"
+        return f"Evaluation({self.judged!r})"  # which model is judged is in the question
 
     def count(self, client: Client) -> Counts:
         """The true counts of a client's held-out rows; zeros where it has none.
@@ -80,16 +81,13 @@ class Columns:
 
     @property
     def cells(self) -> int:
-        """How many counts a client answers with."""
         return self.described.cells
 
     @property
     def l2_squared(self) -> int:
-        """How far one record can move them, squared."""
         return self.described.l2_squared
 
     def count(self, client: Client) -> Counts:
-        """The true counts of a client's rows."""
         return self.described.count(client.x.cpu().numpy(), client.y.cpu().numpy())
 
 
@@ -101,17 +99,18 @@ Query = Evaluation | Columns | Ranges
 @dataclass(frozen=True, eq=False)
 class Replies:
     """What was released: by client its noised counts, and the standard deviation of their noise (0: nothing was promised).
-    `attempt` is what the ledger calls the release (`Ledger.keyed`); empty where nothing is charged."""
+    `attempt` is what the ledger calls the release; empty where nothing is charged."""
 
     attempt: str
     counts: dict[str, np.ndarray] = field(repr=False)
     stds: dict[str, float] = field(repr=False)
     question: str = ""
 
-    def record(self) -> dict[str, Any]:
-        """As plain values for the folder."""
-        counts = {client: values.tolist() for client, values in self.counts.items()}
-        return {"attempt": self.attempt, "question": self.question, "noise_std": self.stds, "counts": counts}
+    def table(self, population: Population) -> tuple[list[str], list[np.ndarray], np.ndarray, np.ndarray]:
+        """Who has answered, their counts, the noise on them, and how many rows they trained on."""
+        names, sizes = list(self.counts), dict(zip(population.names, population.sizes.tolist(), strict=True))
+        stds = np.array([self.stds[name] for name in names])
+        return names, [self.counts[name] for name in names], stds, np.array([sizes[name] for name in names])
 
 
 Asking = Callable[..., Replies]  # as `ask`
@@ -135,8 +134,7 @@ def ask(
         return paid_for(known, ledger, folder, query)
     population = about or parts.population
     attempt = digest_of("query", parts.releases.digest, population.digest(), repr(query), question)
-    marks = (one.tobytes() for one in population.marks)
-    clients = [with_mark(population[index], mark=rows) for index, rows in enumerate(marks)]
+    clients = [replace(population[index], mark=rows.tobytes()) for index, rows in enumerate(population.marks)]
     sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
     noises = {client.id: parts.plan.queries.mechanism(query.name, client.index, **sensitive) for client in clients}
     if ledger is not None:
@@ -154,40 +152,36 @@ def ask(
 
 
 def called(ledger: Ledger | None, attempt: str) -> str:
-    """What a run's folder says of an attempt, which follows from rows; nothing where nothing is charged."""
     return ledger.keyed(attempt) if ledger else ""
 
 
-def told(parts: Parts, folder: Path) -> dict[str, Any]:
-    """What a run's summary says of its queries: the planned share of epsilon, how many answered, and the noise (least, most)."""
-    planned, names = shares(parts.experiment), parts.population.names
+def in_summary(parts: Parts, folder: Path) -> dict[str, Any]:
+    planned, found = shares(parts.experiment), kept(folder)
+    stds = {query: answers.stds.values() for query, answers in found.items()}
     return {
         query: {
             "share": planned.get(query),
             "answered": len(answers.counts),
-            "clients": len(names),
-            "noise_std": [min(answers.stds.values()), max(answers.stds.values())],
+            "clients": len(parts.population),
+            "noise_std": [min(stds[query]), max(stds[query])],
         }
-        for query, answers in kept(folder).items()
+        for query, answers in found.items()
     }
 
 
 def kept(folder: Path) -> dict[str, Replies]:
     """The answers that a run's folder has, by query. Raises BadInput where the file is damaged."""
-    file = folder / NAME
+    file, found = folder / NAME, {}
     if not file.exists():
-        return {}
+        return found
     try:
-        records = json.loads(file.read_text("utf-8"))
-        return {name: _read(record) for name, record in records.items()}
+        for name, record in json.loads(file.read_text("utf-8")).items():
+            counts = {str(client): np.array(values, dtype=np.int64) for client, values in record["counts"].items()}
+            stds = {client: float(record["noise_std"][client]) for client in counts}
+            found[name] = Replies(str(record["attempt"]), counts, stds, str(record["question"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{file} is damaged ({error}): put it back, for a query is answered once.") from None
-
-
-def _read(record: dict[str, Any]) -> Replies:
-    counts = {str(client): np.array(values, dtype=np.int64) for client, values in record["counts"].items()}
-    stds = {client: float(record["noise_std"][client]) for client in counts}
-    return Replies(str(record["attempt"]), counts, stds, str(record["question"]))
+    return found
 
 
 def released(parts: Parts, query: Query, client: Client, noise: NoisyCounts | None, question: str) -> np.ndarray:
@@ -213,8 +207,10 @@ def paid_for(known: Replies, ledger: Ledger | None, folder: Folder, query: Query
 
 
 def keep(folder: Folder, name: str, answers: Replies) -> None:
-    """Writes what was released into the run's folder, beside what other queries were answered."""
-    records = {query: one.record() for query, one in kept(folder.path).items()} | {name: answers.record()}
+    records = {}
+    for query, one in (kept(folder.path) | {name: answers}).items():
+        counts = {client: values.tolist() for client, values in one.counts.items()}
+        records[query] = {"attempt": one.attempt, "question": one.question, "noise_std": one.stds, "counts": counts}
     store.write(folder.path / NAME, json.dumps(records).encode())
 
 
@@ -241,26 +237,17 @@ def evaluate_at_clients(
     question = digest_of("model", tensor_bytes(params))
     try:
         answers = asking(parts, ledger, folder, Evaluation(judged, parts, params), question=question, about=held)
-    except (BudgetExhausted, AnsweredOnce, Unanswered) as error:
+    except ENDS as error:
         return {"unknown": str(error)}
     if answers.question != question:
         return {
             "unknown": "The clients have answered about an earlier model of this run, and a query is answered once."
         }
-    return _told(parts, judged, answers)
-
-
-def _told(parts: Parts, judged: Judgement, answers: Replies) -> dict[str, Any]:
-    share, sizes = (
-        parts.experiment.data.held_out or 0.0,
-        dict(zip(parts.population.names, parts.population.sizes, strict=True)),
-    )
-    names = list(answers.counts)
-    expected = np.array([max(1.0, float(sizes[name]) * share / (1 - share)) for name in names])
-    stds = np.array([answers.stds[name] for name in names])
-    found = combine(judged, [answers.counts[name] for name in names], stds, expected)
+    share = parts.experiment.data.held_out or 0.0
+    names, counts, stds, sizes = answers.table(parts.population)
+    found = combine(judged, counts, stds, np.maximum(1.0, sizes * share / (1 - share)))
     headline = metrics.key(tasks.chosen(parts.experiment))
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "metric": headline,
         "metrics": dict(found.values),
         "rows": round(found.rows),
@@ -268,36 +255,30 @@ def _told(parts: Parts, judged: Judgement, answers: Replies) -> dict[str, Any]:
         "clients": len(parts.population),
     }
     if found.values[headline]["value"] is None:
-        told["unknown"] = (
+        result["unknown"] = (
             f"The held-out rows are too few beside the noise, or of one class only, to tell {metrics.words(headline)}."
         )
-    return told
+    return result
 
 
-def in_words(told: dict[str, Any]) -> str:
+def in_words(result: dict[str, Any]) -> str:
     """What a run found out at its clients, in one line.
 
     >>> in_words({"unknown": "Nobody answered."})
     'not known: Nobody answered.'
     """
-    if "unknown" in told:
-        return f"not known: {told['unknown']}{_without(told)}"
-    known = told["metrics"][told["metric"]]
+    missing = "; ".join(f"{name}: {why}" for name, why in result.get("missing", {}).items())
+    without = f"; without {missing}" if missing and missing not in result.get("unknown", "") else ""
+    if "unknown" in result:
+        return f"not known: {result['unknown']}{without}"
+    known = result["metrics"][result["metric"]]
     ends = known["interval"]
     interval = f" (95 % over noise and rows {ends[0]:.4f} to {ends[1]:.4f})" if ends else ""
-    whose = f"{told['answered']} of {told['clients']} clients, about {told['rows']} rows"
-    return f"{known['value']:.4f}{interval}; {whose}{_without(told)}"
+    whose = f"{result['answered']} of {result['clients']} clients, about {result['rows']} rows"
+    return f"{known['value']:.4f}{interval}; {whose}{without}"
 
 
-def _without(told: dict[str, Any]) -> str:
-    missing = "; ".join(f"{name}: {why}" for name, why in told.get("missing", {}).items())
-    return f"; without {missing}" if missing and missing not in told.get("unknown", "") else ""
-
-
-# Statistics that come with a run: histograms of some columns, asked for before round 1, noised, and paid for beside
-# training.
-
-FILE = "stats.json"
+# Statistics that come with a run: histograms of some columns, asked for before round 1, noised, and paid for beside training.
 
 
 def columns_asked(experiment: Experiment, dataset: Dataset) -> Columns | None:
@@ -336,12 +317,11 @@ def describe(parts: Parts, ledger: Ledger | None, folder: Folder, *, asking: Ask
     if query is None:
         return
     try:
-        answers = asking(parts, ledger, folder, query)
-        told = columns_told(parts, query.described, answers)
-    except (BudgetExhausted, AnsweredOnce, Unanswered) as error:
-        told = {"columns": [], "unknown": str(error), "answered": 0, "clients": len(parts.population)}
+        result = described(parts, query.described, asking(parts, ledger, folder, query))
+    except ENDS as error:
+        result = {"columns": [], "unknown": str(error), "answered": 0, "clients": len(parts.population)}
     missing = getattr(asking, "missing", {})
-    folder.write(FILE, json.dumps(told | {"missing": missing}, indent=1).encode())
+    folder.write(FILE, json.dumps(result | {"missing": missing}, indent=1).encode())
 
 
 def read_stats(folder: Path) -> dict[str, Any]:
@@ -358,19 +338,11 @@ def read_stats(folder: Path) -> dict[str, Any]:
     )
 
 
-def columns_told(parts: Parts, query: Described, answers: Replies) -> dict[str, Any]:
-    """What the clients' noised counts say of the columns together."""
-    population, names = parts.population, list(answers.counts)
-    sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
-    stds = np.array([answers.stds[name] for name in names])
-    return {
-        "columns": query.told(
-            [answers.counts[name] for name in names], stds, np.array([sizes[name] for name in names])
-        ),
-        "answered": len(names),
-        "clients": len(population),
-        "noise_std": [float(stds.min()), float(stds.max())],
-    }
+def described(parts: Parts, query: Described, answers: Replies) -> dict[str, Any]:
+    names, counts, stds, sizes = answers.table(parts.population)
+    known = {"answered": len(names), "clients": len(parts.population)}
+    noise = [float(stds.min()), float(stds.max())]
+    return {"columns": query.told(counts, stds, sizes), **known, "noise_std": noise}
 
 
 # Private ranges: asked for before the first round, and then as good as declared.
@@ -408,24 +380,18 @@ def ranged(parts: Parts, folder: Folder) -> Parts:
     made = build(parts.experiment, before=parts.before, ranges=ranges, mask=parts.population.mask)
     if not np.array_equal(made.population.offsets, parts.population.offsets):
         raise BadData("The data files have changed while they were read: start again when they are at rest.")
-    notes = (*(_asked_for(each, ranges) for each in made.dataset.notes), note)
-    return replace(made, trial_id=parts.trial_id, dataset=replace(made.dataset, notes=notes))
+    notes = list(made.dataset.notes)
+    for name in ranges:
+        declared, asked = f"of {name!r} into its declared range", f"of {name!r} into the range that was asked for,"
+        notes = [one.replace(declared, asked) for one in notes]
+    return replace(made, trial_id=parts.trial_id, dataset=replace(made.dataset, notes=(*notes, note)))
 
 
 def found(parts: Parts, query: Ranges, answers: Replies) -> tuple[dict[str, Range], str]:
     """The ranges that the clients' answers say, and a note of them for whoever reads the run."""
-    population = parts.population
-    sizes = dict(zip(population.names, population.sizes.tolist(), strict=True))
-    names = list(answers.counts)
-    stds = np.array([answers.stds[name] for name in names])
-    ranges = query.found([answers.counts[name] for name in names], np.array([sizes[name] for name in names]), stds)
-    told = "; ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges.items())
-    whose = f"{len(names)} of {len(population)} clients"
+    names, counts, stds, sizes = answers.table(parts.population)
+    ranges = query.found(counts, sizes, stds)
+    listed = "; ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges.items())
+    whose = f"{len(names)} of {len(parts.population)} clients"
     priced = "noised histograms, which are in the guarantee" if parts.plan.priced else "exact histograms, not protected"
-    return ranges, f"ranges asked of {whose} by {priced}: {told}"
-
-
-def _asked_for(note: str, ranges: dict[str, Range]) -> str:
-    for name in ranges:
-        note = note.replace(f"of {name!r} into its declared range", f"of {name!r} into the range that was asked for,")
-    return note
+    return ranges, f"ranges asked of {whose} by {priced}: {listed}"

@@ -1,14 +1,12 @@
-"""What a release is a function of, as one digest: the key of its noise, and the name of the attempt that is paid for.
-
-Two releases that share noise give away what the noise hides: their difference is the difference of what was noised. So the
-noise of a client is keyed by everything its release depends on: seed, experiment, clients, budget, mechanism, that client's
-rows, code, arithmetic, trainer, the coins of canaries, the run of a search, round and the very bytes of the question. Same key,
-same bits; anything else, independent noise. What cannot be repeated bit for bit (a GPU, somebody else's training, the operating
-system's randomness) has a fresh nonce in its key, so every start is another release. The server's noise and cohorts are keyed
-likewise, by the state they start from, and without rows, which a deployed server does not know.
-
-Where a run's files lie and how fast it goes is left out. Partition, budgets and initial weights stay on their bare seeds
-(`Experiment.seeds`), each of which is in the digest too: runs that differ in one of them alone are different releases."""
+"""What a release is a function of, as one digest: the key of its noise, and the name of the attempt that is paid for. Two
+releases that share noise give away what the noise hides: their difference is the difference of what was noised. So the noise of
+a client is keyed by everything its release depends on: seed, experiment, clients, budget, mechanism, that client's rows, code,
+arithmetic, trainer, the coins of canaries, the run of a search, round and the very bytes of the question. Same key, same bits;
+anything else, independent noise. What cannot be repeated bit for bit (a GPU, somebody else's training, the operating system's
+randomness) has a fresh nonce in its key, so every start is another release. The server's noise and cohorts are keyed likewise,
+by the state they start from, and without rows, which a deployed server does not know. Where a run's files lie and how fast it
+goes is left out. Partition, budgets and initial weights stay on their bare seeds (`Experiment.seeds`), each of which is in the
+digest too: runs that differ in one of them alone are different releases."""
 
 import functools
 import hashlib
@@ -19,6 +17,7 @@ import sys
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -63,8 +62,7 @@ ClientDerive = Callable[[str, int, Client, str], Stream]  # (question, round, cl
 
 @dataclass(frozen=True, eq=False)
 class Releases:
-    """The digests of one start of a run. `is_deployed` says that the clients' rows are not on this machine.
-    `nonce` is empty where a start repeats the one before it bit for bit."""
+    """The digests of one start of a run. `nonce` is empty where a start repeats the one before it bit for bit."""
 
     experiment: Experiment  # with the rule that runs
     population: Population = field(repr=False)
@@ -73,7 +71,7 @@ class Releases:
     rule: Rule | None
     initial_model_digest: str = ""  # `held`
     nonce: str = ""
-    is_deployed: bool = False
+    is_deployed: bool = False  # the clients' rows are not on this machine
     trainer: str = ONE_BY_ONE
     trial_id: str = ""  # which of a search's runs this is, where it is one: no two of them share noise
     canaries: str = ""  # the hash of all coins, where canaries are planted: they move what the rows are asked at
@@ -93,7 +91,6 @@ class Releases:
         )
 
     def client(self, client: Client) -> bytes:
-        """The digest of one client's releases."""
         rows = client.mark or self.population.marks[client.index].tobytes()
         budget = repr((float(self.population.epsilons[client.index]), self.population.delta, self.population.unit))
         who = (self.common, self.trainer, client.id, str(client.index), budget, self.plan.key(client))
@@ -114,7 +111,7 @@ class Releases:
         return derive
 
     def server(self, state: str) -> Derive:
-        """The server's randomness in the round that starts from a state (its mark)."""
+        """The server's randomness in the round that starts from a state (its digest)."""
         if self.experiment.run.randomness == "os":
             return from_os()
         return keyed(bytes.fromhex(digest_of("server", self.server_key, state)), kind=self._stream)
@@ -124,7 +121,7 @@ class Releases:
         trial = ("draw", self.trial_id) if self.trial_id else ()
         return (*trial, self.canaries) if self.canaries else trial  # without any not one bit changes
 
-    @property
+    @cached_property
     def _stream(self) -> type[Stream]:
         return DeviceStream if not self.is_deployed and self.experiment.run.device != "cpu" else Stream
 
@@ -149,7 +146,6 @@ class Releases:
 
 
 def experiment_text(experiment: Experiment) -> str:
-    """Everything an experiment says, but where its files lie and how fast it goes."""
     left_out = WHERE if experiment.personal.during else WHERE | AFTER
     values = experiment.said(mode="json", exclude=left_out)  # pyright: ignore[reportArgumentType]
     said = {key: value for key, value in settings(experiment.data).items() if key not in WHERE["data"]}
@@ -159,11 +155,10 @@ def experiment_text(experiment: Experiment) -> str:
 
 def arithmetic(device: str) -> str:
     """The machine as far as it decides about the last bits: equal machines agree, whatever their names."""
-    told = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(KERNELS))
-    flags = repr(
-        (torch.backends.mkldnn.enabled, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
-    )
-    return "-".join((device.partition(":")[0], processor(), torch.backends.cpu.get_cpu_capability(), flags, *told))
+    kernels = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(KERNELS))
+    flags = (torch.backends.mkldnn.enabled, torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
+    capability = torch.backends.cpu.get_cpu_capability()
+    return "-".join((device.partition(":")[0], processor(), capability, repr(flags), *kernels))
 
 
 @lru_cache
@@ -181,21 +176,14 @@ def package(*more: str) -> str:
 def named_code(experiment: Experiment) -> list[object]:
     """The functions that an experiment names for its model, task, loss, rule, kind of privacy and attack."""
     task, privacy, attack = experiment.task, experiment.privacy, experiment.attack
-    names = (
-        experiment.model.name,
-        task.kind,
-        task.loss,
-        experiment.aggregate.rule,
-        privacy.kind,
-        attack and attack.kind,
-    )
+    names = [experiment.model.name, task.kind, task.loss, experiment.aggregate.rule, privacy.kind]
+    names.append(attack and attack.kind)
     named = [name.partition(":") for name in names if name and ":" in name]
     return [getattr(sys.modules.get(module), name, None) for module, _, name in named]
 
 
 @lru_cache(maxsize=1)
 def processor() -> str:
-    """The model of the processor, as the machine names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
@@ -245,7 +233,11 @@ def _each(thing: Any, seen: dict[int, tuple[int, object]]) -> Iterator[bytes]:
 
 def _inside(thing: Any) -> Iterator[bytes | tuple[Any]]:
     if isinstance(thing, torch.Tensor):
-        yield from _tensor(thing)
+        if nn.parameter.is_lazy(thing):
+            return
+        yield f"{thing.dtype} {tuple(thing.shape)} {thing.requires_grad}".encode()
+        if not (isinstance(thing, nn.Parameter) and thing.requires_grad) and not thing.is_meta:
+            yield bits(thing)
     elif isinstance(thing, np.ndarray | np.generic):
         yield f"{thing.dtype} {thing.shape}".encode()
         yield thing.tobytes()
@@ -269,22 +261,19 @@ def _inside(thing: Any) -> Iterator[bytes | tuple[Any]]:
         yield from _object(thing)
 
 
-def _tensor(thing: torch.Tensor) -> Iterator[bytes | tuple[Any]]:
-    if nn.parameter.is_lazy(thing):
-        return
-    yield f"{thing.dtype} {tuple(thing.shape)} {thing.requires_grad}".encode()
-    if not (isinstance(thing, nn.Parameter) and thing.requires_grad) and not thing.is_meta:
-        yield bits(thing)
-
-
 def _code(thing: Any) -> Iterator[bytes | tuple[Any]]:
     module = thing.__name__ if isinstance(thing, ModuleType) else str(thing.__module__)
     yield f"{_place(module)} {getattr(thing, '__qualname__', '')}".encode()
     top = sys.modules.get(module.partition(".")[0])
-    if isinstance(thing, BuiltinFunctionType | ModuleType) or module.partition(".")[0] in KNOWN or _installed(top):
+    place = (getattr(top, "__file__", None) or "").split("/")
+    known = module.partition(".")[0] in KNOWN or "site-packages" in place or "dist-packages" in place
+    if isinstance(thing, BuiltinFunctionType | ModuleType) or known:
         yield str(getattr(top, "__version__", "")).encode()
     elif isinstance(thing, FunctionType):
-        cells = [cell.cell_contents for cell in thing.__closure__ or () if _full(cell)]
+        cells: list[Any] = []
+        for cell in thing.__closure__ or ():
+            with suppress(ValueError):  # a name that has no value yet
+                cells += [cell.cell_contents] if cell.cell_contents is not cell else []
         yield from ((part,) for part in (thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells))
         yield from ((part,) for part in _named(thing.__code__, thing.__globals__))
     else:
@@ -317,16 +306,3 @@ def _object(thing: Any) -> Iterator[bytes | tuple[Any]]:
     slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
     yield from ((part,) for name in slots if hasattr(thing, name) for part in (name, getattr(thing, name)))
     yield from ((part,) for pair in getattr(thing, "__dict__", {}).items() for part in pair)
-
-
-def _installed(module: ModuleType | None) -> bool:
-    return any(
-        part in ("site-packages", "dist-packages") for part in (getattr(module, "__file__", None) or "").split("/")
-    )
-
-
-def _full(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # a name that has no value yet
-        return False

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from tacit.engine import history
+from tacit.engine.history import PER_CLIENT
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 
@@ -34,7 +34,7 @@ def intact(what: Path | str) -> Iterator[None]:
     except TacitError:
         raise
     except ODD as error:
-        raise BadInput(f"{what} is damaged ({type(error).__name__}: {_one_line(error)[:200]}).") from None
+        raise BadInput(f"{what} is damaged ({type(error).__name__}: {' '.join(str(error).split())[:200]}).") from None
 
 
 def fits(value: Any, shape: Shape) -> bool:
@@ -47,22 +47,18 @@ def fits(value: Any, shape: Shape) -> bool:
         return isinstance(value, str) and value in shape
     if isinstance(shape, list):
         return isinstance(value, list) and all(fits(item, shape[0]) for item in value)
+    if isinstance(shape, dict) and isinstance(value, dict) and str in shape:
+        return all(fits(item, shape[str]) for item in value.values())
     if isinstance(shape, dict):
-        return isinstance(value, dict) and (
-            all(fits(item, shape[str]) for item in value.values())
-            if str in shape
-            else all(_has(value, key, inner) for key, inner in shape.items())
-        )
+        for key, inner in shape.items() if isinstance(value, dict) else ():
+            name = key.removesuffix("?")
+            if not ((name != key and value.get(name) is None) or (name in value and fits(value[name], inner))):
+                return False
+        return isinstance(value, dict)
     return isinstance(value, shape) if isinstance(shape, type | UnionType) else shape(value)
 
 
-def _has(table: dict[str, Any], key: str, shape: Shape) -> bool:
-    name = key.removesuffix("?")
-    return (name != key and table.get(name) is None) or (name in table and fits(table[name], shape))
-
-
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # a whole number of a thousand digits
@@ -146,7 +142,7 @@ STANDING = {
     "spent?": {str: is_number},
 }
 SPREAD = {"clients": _is_count, **dict.fromkeys(("mean", "std", "worst", "worst_tenth", "median", "best"), is_number)}
-PER_CLIENT = {
+CLIENT_SHAPE = {
     "metric": str,
     "clients": [str],
     "values": [_or_none(is_number)],
@@ -199,27 +195,22 @@ class RunFiles:
 
     @property
     def measured(self) -> dict[str, Any]:
-        """What is known of that metric: value, interval, baseline and direction; of a run that goes on, nothing."""
         return (self.summary or {}).get("metrics", {}).get(self.metric, {})
 
     @cached_property
     def per_client(self) -> dict[str, Any] | None:
-        """The metric on each client's own rows, where a simulation was asked for it."""
-        return table(self.folder / history.NAME, PER_CLIENT)
+        return table(self.folder / PER_CLIENT, CLIENT_SHAPE)
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """What the audit of the run's canaries found, where somebody has looked."""
         return table(self.folder / AUDIT, AUDITED, "audit the run again")
 
     @cached_property
     def personal(self) -> dict[str, Any] | None:
-        """What own models gave every client, where a simulation was asked for them."""
         return table(self.folder / PERSONAL, PERSONAL_MODELS)
 
     @cached_property
     def status(self) -> dict[str, Any] | None:
-        """What the server of a deployment says of itself and its sites; None in a simulation."""
         return table(self.folder / STATUS, STANDING, "it lacks what a server writes there")
 
     @property
@@ -247,8 +238,8 @@ def read(folder: Path) -> RunFiles:
     """The run in a folder. Raises BadInput in one sentence where there is none, or a file of it is damaged."""
     settings = folder / "experiment.toml"
     if not folder.is_dir():
-        is_file = f"{folder} is a file: name the folder of a run." if folder.is_file() else ""
-        raise BadInput(is_file or f"There is no folder {folder}.")
+        is_file = folder.is_file()
+        raise BadInput(f"{folder} is a file: name the folder of a run." if is_file else f"There is no folder {folder}.")
     if not settings.exists():
         raise BadInput(f"{folder} holds no run and no comparison: name a folder that `tacit run` or `compare` wrote.")
     try:
@@ -304,9 +295,7 @@ def _rounds(path: Path, metric: str) -> list[dict[str, Any]]:
     shape = ROUND | dict.fromkeys((f"{metric}?", "loss?", "backdoor_accuracy?"), is_number)
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is being written
-        with intact(f"Line {number} of {path}"):
-            record = json.loads(line)
-            json.dumps(record, ensure_ascii=False).encode()  # half of a character is none that a page could have
+        record = _json(line, f"Line {number} of {path}")
         seconds = (
             [value for key, value in record.items() if key.startswith("seconds")] if fits(record, shape) else [None]
         )
@@ -320,20 +309,21 @@ def table(path: Path, shape: Shape = dict, why: str = BY_A_RUN) -> dict[str, Any
     """A file's table, where there is one. Raises BadInput where it is damaged, or of another shape."""
     if not path.exists():
         return None
-    with intact(path):
-        found = json.loads(_text(path))
-        json.dumps(found, ensure_ascii=False).encode()
+    found = _json(_text(path), path)
     if not isinstance(found, dict) or not fits(found, shape):
         raise BadInput(f"{path} is damaged: {why}.")
     return found
+
+
+def _json(text: str, what: Path | str) -> Any:
+    with intact(what):
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # half of a character is none that a page could have
+        return found
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read ({_one_line(error)}).") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise BadInput(f"{path} cannot be read ({' '.join(str(error).split())}).") from None

@@ -6,6 +6,7 @@ import os
 import threading
 import tomllib
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +32,14 @@ COMPARISON = "compare.toml"  # what a comparison was asked for
 SEARCH = "search.json"  # what a search (tacit/lab/tuning) is called by its ledger, and which one that is
 ROWS = "rows"  # the key, in run.json, of the hash of rows that were passed from Python
 MOST_ROUNDS = 10**9
-TELLING = ("writers = ", "evaluate_every = ")  # of [run]: what a run tells of itself, and may change when it goes on
+TELLING = ("writers", "evaluate_every")  # of [run]: what a run tells of itself, and may change when it goes on
+PAUSE = 0.25  # seconds between two checkpoints: writing takes the process's time too
+ANEW = "start again with --force, which keeps the old files."
 
 
 @dataclass(frozen=True)
 class Folder:
-    """An open, locked folder. `run` names the run for ever; `settings` is the experiment's text."""
+    """An open, locked folder. `run` names the run for ever."""
 
     path: Path
     run: str
@@ -46,78 +49,80 @@ class Folder:
         """Writes the state from which a round starts, and the round's number; nobody but its owner may read it.
         What the server remembers may be as secret as a client's update: noise that goes on into later rounds."""
         tensors = {"params": state.params, "round": torch.tensor(round)}
-        tensors |= {f"memory.{name}": tensor for name, tensor in state.memory.items()}
-        tensors |= {f"optimizer.{name}": tensor for name, tensor in state.optimizer.items()}
-        tensors |= {f"control.{name}": tensor for name, tensor in state.control.items()}
+        for part in ("memory", "optimizer", "control"):
+            tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(state, part).items()}
         tensors |= {} if state.average is None else {"average": state.average}
         content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
         store.write(self.path / CHECKPOINT, content, mode=store.OWNER)
 
     def restore(self) -> tuple[State, int] | None:
-        """The state of the last checkpoint and the round that starts from it, or None before the first.
-        Raises BadInput for a file that is damaged, or is a checkpoint of a Tacit that wrote them in another way."""
+        """The state of the last checkpoint and the round that starts from it, or None before the first. Raises BadInput."""
         file = self.path / CHECKPOINT
         if not file.exists():
             return None
         try:
             tensors = load_file(file)
         except SafetensorError as error:
-            raise BadInput(
-                f"{file} is damaged ({error}): start again with --force, which keeps the old files."
-            ) from error
+            raise BadInput(f"{file} is damaged ({error}): {ANEW}") from error
         if not {"params", "round"} <= set(tensors):
-            raise BadInput(
-                f"{file} is no checkpoint of this version of Tacit: start again with --force, which keeps the old files."
-            )
+            raise BadInput(f"{file} is no checkpoint of this version of Tacit: {ANEW}")
+        round = tensors["round"]
+        if round.dtype != torch.int64 or round.shape or not 0 <= int(round) <= MOST_ROUNDS:
+            raise BadInput(f"{file} is damaged (the number of its round): {ANEW}")
         memory, optimizer, control = (
             {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
             for part in ("memory.", "optimizer.", "control.")
         )
-        state = State(tensors["params"], memory, optimizer, tensors.get("average"), control)
-        return state, _round(tensors["round"], file)
+        return State(tensors["params"], memory, optimizer, tensors.get("average"), control), int(round)
 
     def rounds(self, *, before: int) -> list[dict[str, Any]]:
         """The log of the rounds before a checkpoint; what a crash left after it is dropped from the file."""
-        kept = self._lines(before)
-        store.write(self.path / "rounds.jsonl", "".join(f"{line}\n" for line in kept).encode())
-        return [json.loads(line) for line in kept]
+        records = self.past(before=before)
+        self.log_again(records)
+        return records
 
     def past(self, *, before: int) -> list[dict[str, Any]]:
         """The same, and nothing is dropped: a start that is refused later leaves the log as it was."""
-        return [json.loads(line) for line in self._lines(before)]
-
-    def _lines(self, before: int) -> list[str]:
-        file = self.path / "rounds.jsonl"
-        lines = file.read_text("utf-8").splitlines() if file.exists() else []
-        return [line for line in lines if _complete(line) and json.loads(line)["round"] < before]
-
-    def logged(self) -> set[int]:
-        """The rounds that the log holds."""
-        return logged_rounds(self.path)
+        return [record for record in _logged(self.path) if record["round"] < before]
 
     def log(self, record: dict[str, Any]) -> None:
-        """Adds a line to the round log."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def log_again(self, records: Iterable[dict[str, Any]]) -> None:
-        """Writes the round log anew."""
-        store.write(self.path / "rounds.jsonl", "".join(f"{json.dumps(record)}\n" for record in records).encode())
+        self.write("rounds.jsonl", "".join(f"{json.dumps(record)}\n" for record in records).encode())
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file of the folder."""
         store.write(self.path / name, content)
 
     def close(self) -> None:
-        """Gives the folder free."""
         os.close(self.lock)
 
 
+def _logged(path: Path) -> list[dict[str, Any]]:
+    # the complete lines of the round log in a run's folder
+    file, records = path / "rounds.jsonl", []
+    for line in file.read_text("utf-8").splitlines() if file.exists() else ():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and type(record.get("round")) is int:
+            records.append(record)
+    return records
+
+
 def logged_rounds(path: Path) -> set[int]:
-    """The rounds that the log in a run's folder holds."""
-    file = path / "rounds.jsonl"
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    return {int(json.loads(line)["round"]) for line in lines if _complete(line)}
+    return {record["round"] for record in _logged(path)}
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A JSON file's table; empty where there is none."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
@@ -136,7 +141,7 @@ def ledger_of(experiment: Experiment, path: Path) -> Path:
     return Path(experiment.privacy.ledger or path / "ledger.db")
 
 
-def _rows_mark(path: Path, experiment: Experiment) -> dict[str, str]:
+def _rows_digest(path: Path, experiment: Experiment) -> dict[str, str]:
     rows = experiment.data.part
     return {ROWS: keyed(key_of(ledger_of(experiment, path)), digest_of(rows))} if rows is not None else {}
 
@@ -145,6 +150,7 @@ def refuse_other_parts(path: Path, experiment: Experiment) -> None:
     """Raises BadInput where a run was started with another part from Python than this experiment carries, or with none;
     LedgerError where nobody can tell, for want of the ledger's secret."""
     known, now = tomllib.loads((path / "experiment.toml").read_text("utf-8")), experiment.model_dump()
+    ask = "pass what it began with, or choose another out."
     for key, argument in PASSED_AS.items():
         section, _, name = key.partition(".")
         before, after = known.get(section, {}), now[section]
@@ -154,15 +160,9 @@ def refuse_other_parts(path: Path, experiment: Experiment) -> None:
         if not str(first).startswith(str(second)):  # a model's digest comes when it is made
             other = "other data" if argument == "data" else f"another {argument}"
             said = other if before.get(name) == PYTHON else f"no {argument} from Python"
-            raise BadInput(
-                f"The run in {path} was started with {said} ({first}; now {second}): pass what it began with, or choose another"
-                " out."
-            )
-    if _read(path / "run.json").get(ROWS) != _rows_mark(path, experiment).get(ROWS):
-        raise BadInput(
-            f"The run in {path} was started with other data (as many rows, and not the same): pass what it began with, or choose"
-            " another out."
-        )
+            raise BadInput(f"The run in {path} was started with {said} ({first}; now {second}): {ask}")
+    if read_table(path / "run.json").get(ROWS) != _rows_digest(path, experiment).get(ROWS):
+        raise BadInput(f"The run in {path} was started with other data (as many rows, and not the same): {ask}")
 
 
 def says_same(text: str, experiment: Experiment) -> bool:
@@ -173,9 +173,17 @@ def says_same(text: str, experiment: Experiment) -> bool:
     >>> says_same(text, Experiment()), says_same(text, Experiment(aggregate={"rule": "pfa"}))
     (True, False)
     """
+    known = _without_telling(text)
     if experiment.aggregate.rule is None:
-        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("rule = "))
-    return _without_telling(text) == _without_telling(experiment.toml())
+        known.get("aggregate", {}).pop("rule", None)
+    return known == _without_telling(experiment.toml())
+
+
+def _without_telling(text: str) -> dict[str, Any]:
+    table = defaultdict(dict, tomllib.loads(text))
+    table["run"] = {key: value for key, value in table["run"].items() if key not in TELLING}
+    table["aggregate"] = dict(table["aggregate"])
+    return dict(table)
 
 
 def open_folder(
@@ -200,88 +208,54 @@ def open_folder(
         raise BadInput(
             f"{path} cannot be made a folder to write to ({error.strerror}): choose another --out."
         ) from None
-    if not resume:
-        noted = ({"before": before.record()} if before.runs else {}) | _rows_mark(path, experiment)
-        store.write(path / "run.json", json.dumps({"run": uuid.uuid4().hex, **noted}).encode())
-        store.write(known, (resolved or experiment).toml().encode())
-    elif not _same(known.read_text("utf-8"), experiment, resolved):
-        os.close(lock)
-        refuse_other_parts(path, resolved or experiment)
-        named = tomllib.loads(known.read_text("utf-8")).get("name")
-        if named != experiment.name:
+    try:
+        if resume:
+            _refuse_other(path, experiment, resolved)
+        else:
+            noted = ({"before": before.record()} if before.runs else {}) | _rows_digest(path, experiment)
+            store.write(path / "run.json", json.dumps({"run": uuid.uuid4().hex, **noted}).encode())
+            store.write(known, (resolved or experiment).toml().encode())
+        run = read_table(path / "run.json").get("run")
+        if run is None:
             raise BadInput(
-                f"{path} holds a run of the experiment {named!r}, not of {experiment.name!r}: leave the experiment out to resume it"
-                f" (`tacit run --resume --out {path}`), or choose another --out."
+                f"{path / 'run.json'} is missing or damaged, so nobody knows which charges are this run's: put it back, or start"
+                " anew with --force, which keeps the old files."
             )
-        raise BadInput(
-            f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
-        )
-    return Folder(path, _run(path / "run.json", lock), lock)
-
-
-def _run(file: Path, lock: int) -> str:
-    try:
-        return str(_read(file)["run"])
-    except KeyError:
+    except BaseException:
         os.close(lock)
+        raise
+    return Folder(path, str(run), lock)
+
+
+def _refuse_other(path: Path, experiment: Experiment, resolved: Experiment | None) -> None:
+    text = (path / "experiment.toml").read_text("utf-8")
+    written = [_without_telling(one.toml()) for one in (experiment, resolved) if one is not None]
+    if says_same(text, experiment) if resolved is None else _without_telling(text) in written:
+        return
+    refuse_other_parts(path, resolved or experiment)
+    named = tomllib.loads(text).get("name")
+    if named != experiment.name:
         raise BadInput(
-            f"{file} is missing or damaged, so nobody knows which charges are this run's: put it back, or start anew with"
-            " --force, which keeps the old files."
-        ) from None
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _same(text: str, experiment: Experiment, resolved: Experiment | None) -> bool:
-    if resolved is None:
-        return says_same(text, experiment)
-    return _without_telling(text) in [_without_telling(one.toml()) for one in (experiment, resolved)]
-
-
-def _without_telling(text: str) -> str:
-    head, table, run = text.rpartition("\n[run]\n")
-    own, following, rest = run.partition("\n[")
-    lines = [line for line in own.splitlines(keepends=True) if not line.startswith(TELLING)]
-    return f"{head}{table}{''.join(lines)}{following}{rest}" if table else text
-
-
-def _round(written: torch.Tensor, file: Path) -> int:
-    if written.dtype != torch.int64 or written.shape or not 0 <= int(written) <= MOST_ROUNDS:
-        raise BadInput(
-            f"{file} is damaged (the number of its round): start again with --force, which keeps the old files."
+            f"{path} holds a run of the experiment {named!r}, not of {experiment.name!r}: leave the experiment out to resume it"
+            f" (`tacit run --resume --out {path}`), or choose another --out."
         )
-    return int(written)
-
-
-def _complete(line: str) -> bool:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and type(record.get("round")) is int
-
-
-# Checkpoints beside the run: on an accelerator a round takes less time than writing its state to disk.
-
-PAUSE = 0.25  # seconds between two: writing takes the process's time too
+    raise BadInput(
+        f"The run in {path} was started with other settings: resume it as it was (leave out --set), or choose another --out."
+    )
 
 
 class Checkpoints:
-    """Writes states into a run's folder: where they are in memory, or with `once`, at once; else in a thread, the newest first.
-    Raises what writing raised, at the next state or at the end."""
+    """Writes states into a run's folder: where they are in memory, or with `once`, at once; else in a thread, the newest first: on
+    an accelerator a round takes less time than writing its state to disk. Raises what writing raised, at the next state or at the
+    end."""
 
     def __init__(self, folder: Folder, device: torch.device, *, once: bool = False):
         self._folder, self._device = folder, device
         self._newest: tuple[State, int, Any] | None = None
         self._failed: BaseException | None = None
         self._news, self._ended = threading.Condition(), False
-        beside = device.type == "cuda" and not once
-        self._thread = threading.Thread(target=self._write, daemon=True) if beside else None
+        in_thread = device.type == "cuda" and not once
+        self._thread = threading.Thread(target=self._write, daemon=True) if in_thread else None
 
     def __enter__(self) -> "Checkpoints":
         if self._thread:
@@ -296,24 +270,21 @@ class Checkpoints:
                 self._ended = True
                 self._news.notify()
             self._thread.join()
-            if kind is None:
-                self._raise()
+            if kind is None and self._failed is not None:
+                raise self._failed
 
     def write(self, state: State, *, round: int) -> None:
         """Keeps a state from which a round starts. Assumes: its tensors are not changed any more."""
         if self._thread is None:
             self._folder.checkpoint(state, round=round)
             return
-        self._raise()
+        if self._failed is not None:
+            raise self._failed
         ready = torch.cuda.Event()
         ready.record(torch.cuda.current_stream(self._device))
         with self._news:
             self._newest = (state, round, ready)
             self._news.notify()
-
-    def _raise(self) -> None:
-        if self._failed is not None:
-            raise self._failed
 
     def _write(self) -> None:
         stream = torch.cuda.Stream(self._device)  # so that copies do not stand between the kernels of the next round
@@ -328,7 +299,7 @@ class Checkpoints:
                     stream.wait_event(ready)
                     copied = state.to(torch.device("cpu"))
                 self._folder.checkpoint(copied, round=round)
-            except BaseException as error:  # noqa: BLE001 - told to the run
+            except BaseException as error:  # noqa: BLE001 - raised again in the run
                 self._failed = error
                 return
             with self._news:

@@ -1,6 +1,6 @@
 """The model that a run begins with: who trained it, and whether the ledger of the records knows of that.
-The mark of the run is an attribute of a model's layers, which goes with copies and pickles; bare numbers leave it behind. A run
-without privacy that names a shared ledger has it know a hash of each tensor. Both are for who forgets, not who hides."""
+The run's name is an attribute of a model's layers, which goes with copies and pickles; bare numbers leave it behind. A run without
+privacy that names a shared ledger has it know a hash of each tensor. Both are for who forgets, not who hides."""
 
 import re
 import sqlite3
@@ -14,8 +14,6 @@ from torch import nn
 from tacit.errors import LedgerError
 from tacit.experiment import Experiment
 from tacit.privacy.ledger import disk
-from tacit.privacy.ledger.disk import key_of, keyed, tables_of
-from tacit.privacy.ledger.ledger import Ledger
 from tacit.training.flat import bits
 from tacit.wire import digest_of
 
@@ -29,11 +27,7 @@ ADVICE = (
 
 
 def trained(model: nn.Module, run: str | None) -> nn.Module:
-    """The model with the mark of the run that trained it, on every part of it that trains.
-
-    >>> sorted(runs_of(nn.Sequential(trained(nn.Linear(2, 1), "0" * 32)))) == ["0" * 32], runs_of(nn.Linear(2, 1))
-    (True, frozenset())
-    """
+    """The model with the name of the run that trained it, on every part of it that trains."""
     run = run if run and re.fullmatch(r"[0-9a-f]{32}", run) else UNKNOWN
     for part in model.modules():
         if part is model or any(parameter.requires_grad for parameter in part.parameters(recurse=False)):
@@ -41,20 +35,14 @@ def trained(model: nn.Module, run: str | None) -> nn.Module:
     return model
 
 
-def runs_of(model: nn.Module) -> frozenset[str]:
-    """The runs that trained a model or parts of it, as far as it says."""
-    return frozenset(part.__dict__[_BY] for part in model.modules() if _BY in part.__dict__)
-
-
 def start_of(experiment: Experiment, model: nn.Module, params: Mapping[str, torch.Tensor] | None = None) -> "Start":
     """A model as a run begins with it; `params` are those that train, where the model does not have them any more."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers()), **(params or {})}
-    said = experiment.model.start is not None
-    return Start(frozenset() if said else runs_of(model), lambda: digests(own.values()))
+    runs = frozenset(part.__dict__[_BY] for part in model.modules() if _BY in part.__dict__)
+    return Start(frozenset() if experiment.model.start is not None else runs, lambda: digests(own.values()))
 
 
 def digests(tensors: Iterable[torch.Tensor]) -> frozenset[str]:
-    """A hash of each tensor, whatever it is called."""
     return frozenset(digest_of("tensor", f"{tensor.dtype} {tuple(tensor.shape)}", bits(tensor)) for tensor in tensors)
 
 
@@ -66,17 +54,16 @@ class Start:
 
     runs: frozenset[str]
     tensors: Callable[[], frozenset[str]] = field(repr=False)
-    key: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)  # of the ledger that is asked
 
     def under(self, key: bytes) -> "Start":
-        """The same with the key of the ledger that is asked."""
         return replace(self, key=key)
 
     def refuse(self, db: sqlite3.Connection, path: Path) -> None:
         """Raises LedgerError where the ledger does not know who trained the model, or knows that it was a run without privacy."""
         self._refuse_others({run for (run,) in db.execute("SELECT DISTINCT run FROM seals")}, path)
         noted = dict(db.execute("SELECT digest, key FROM draws WHERE key LIKE ?", (f"released % {UNPROTECTED} %",)))
-        own = {keyed(self.key, digest) for digest in self.tensors()} if noted else set()
+        own = {disk.keyed(self.key, digest) for digest in self.tensors()} if noted else set()
         for digest in sorted(own & noted.keys()):
             raise LedgerError(
                 f"The model that training would begin with holds numbers that the run {noted[digest].split()[1]} trained without"
@@ -89,8 +76,8 @@ class Start:
             self._refuse_others(set(), path)
             return
         with disk.reading(path) as db:
-            if "seals" in tables_of(db):
-                self.under(key_of(path)).refuse(db, path)
+            if "seals" in disk.tables_of(db):
+                self.under(disk.key_of(path)).refuse(db, path)
 
     def note(self, db: sqlite3.Connection) -> None:
         """Nothing: that the run was charged says who trained what it leaves."""
@@ -103,9 +90,3 @@ class Start:
                 f"The model that training would begin with was trained by {whose}: nobody knows what it has seen of these records."
                 f" {ADVICE}"
             )
-
-
-def note_unprotected(ledger: Ledger, digests: Iterable[str]) -> None:
-    """Has a ledger know the tensors that a run without privacy trained on its records. Raises LedgerError."""
-    for digest in sorted(digests):
-        ledger.release(f"{UNPROTECTED} {ledger.keyed(digest)}", digest)

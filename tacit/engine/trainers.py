@@ -1,9 +1,7 @@
-"""Who trains the clients of a round: one after the other in this process (the slow twin), or in one process per core, with the same
-bytes in the same order; many at once are `engine/stacked.py`, sites `deploy/server/trainer.py`.
-
-A trainer is made of `Parts` alone: the algorithm (whose mechanisms sample and noise), the workspace (whose clip bounds), the
-clients, and their randomness. Guarantee asked of every trainer: a client's step is `mechanism.sample`, a sum over exactly the drawn
-units of what `workspace.clip` bounds, labelled with that clip (`Bounded`), then `mechanism.noise`; nothing else leaves the client.
+"""Who trains the clients of a round: one after the other in this process (the slow twin), or in one process per core, with the
+same bytes in the same order; many at once are `engine/stacked.py`, sites `deploy/server/trainer.py`. A trainer is made of
+`Parts` alone. Guarantee asked of every trainer: a client's step is `mechanism.sample`, a sum over exactly the drawn units of
+what `workspace.clip` bounds, labelled with that clip (`Bounded`), then `mechanism.noise`; nothing else leaves the client.
 Whoever changes one of these objects therefore changes what is trained, and `tacit audit` finds out (tacit/lab/audit)."""
 
 import mmap
@@ -17,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -59,19 +57,16 @@ class Trainer:
         yield from self(pack(message), round, cohort)  # a generator: nothing happens before it is read
 
     def away(self) -> set[int]:
-        """Who has left, and need not be asked before it is back."""
-        return set()
+        return set()  # who has left, and need not be asked before it is back
 
 
 class OverTensors(Trainer):
     """A trainer in this process that passes tensors on, which stay on their device. Guarantee: every number in them is finite."""
 
     def answers(self, received: Message, question: str, round: int, cohort: Sequence[int]) -> Iterator[Carried]:
-        """What the clients release, in their order."""
         raise NotImplementedError
 
-    def question(self, received: Message) -> str:
-        """What noise is keyed by."""
+    def question(self, received: Message) -> str:  # what noise is keyed by
         return digest_of("question", pack(received))
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
@@ -118,8 +113,6 @@ def flushed_denormals() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class OneByOne(Trainer):
-    """Trains in this process, one client after the other."""
-
     train: Task
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
@@ -133,14 +126,14 @@ class OneByOne(Trainer):
 
 
 def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
-    """Where a process trains: the model (its copy shares what is frozen, unless one is given), the plan's clip, the task's loss."""
+    """Where a process trains: the model (its copy shares what is frozen, unless one is given), the plan's clip, the task's
+    loss."""
     physical = parts.experiment.train.physical_batch
     own = beside(parts.model) if model is None else model
     return workspace(own, clip=parts.plan.training_clip, physical_batch=physical, losses=parts.losses)
 
 
 def task_of(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> Task:
-    """Trains one client of a run, or of these."""
     return task(parts.algorithm, workspace_of(parts, model=model), clients or parts.population, parts.derive)
 
 
@@ -150,7 +143,6 @@ def alone(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: n
 
 
 def side_by_side(parts: Parts, *, workers: int) -> "SideBySide":
-    """Trains clients in so many processes; whoever made it closes it."""
     server = getattr(parts.algorithm, "server", None)
     told = range(parts.cohort if getattr(server, "control", None) else 1)  # whose control variates are in a message
     cohort = [parts.population[index] for index in told]
@@ -159,7 +151,6 @@ def side_by_side(parts: Parts, *, workers: int) -> "SideBySide":
 
 
 def wanted_workers(parts: Parts) -> int:
-    """In how many processes the clients of a run are to train, where a fork can."""
     run = parts.experiment.run
     return min(run.workers or cores(), parts.cohort) if forks() and run.device == "cpu" else 1
 
@@ -222,10 +213,17 @@ class SideBySide(Trainer):
                 while waiting and free and idle:
                     line, position, slot = idle.pop(), waiting.popleft(), free.pop()
                     running[line] = (position, slot)
-                    self._send(line, (len(received), question, round, cohort[position], slot))
+                    with _lost():
+                        line.send((len(received), question, round, cohort[position], slot))
                 for line in wait(list(running)):
                     position, slot = running.pop(line)
-                    done[position] = (slot, *self._hear(line))
+                    with _lost():
+                        kind, *rest = cast(Connection, line).recv()
+                    if kind == "refused":
+                        raise rest[0]
+                    if kind == "failed":
+                        raise RuntimeError(f"a training process failed:\n{rest[0]}")
+                    done[position] = (slot, rest[0], rest[1])
                     idle.append(line)
             slot, length, info = done.pop(next_one)
             reply = self._slots[slot][:length]
@@ -233,7 +231,6 @@ class SideBySide(Trainer):
             yield reply, info
 
     def close(self) -> None:
-        """Ends the processes."""
         for line in self._lines:
             line.close()
         for process in self._processes:
@@ -242,31 +239,19 @@ class SideBySide(Trainer):
                 process.kill()
                 process.join()
 
-    def _send(self, line: Connection, job: tuple[int, str, int, int, int]) -> None:
-        try:
-            line.send(job)
-        except OSError as error:
-            raise TacitError(LOST) from error
 
-    def _hear(self, line: Any) -> tuple[int, dict[str, float]]:
-        try:
-            kind, *rest = line.recv()
-        except (EOFError, OSError) as error:
-            raise TacitError(LOST) from error
-        if kind == "refused":
-            raise rest[0]
-        if kind == "failed":
-            raise RuntimeError(f"a training process failed:\n{rest[0]}")
-        return rest[0], rest[1]
+@contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise TacitError(LOST) from error
 
 
 def _work(
     train: Task, line: Connection, others: list[Connection], broadcast: mmap.mmap, slots: list[mmap.mmap]
 ) -> None:
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # they come to the whole group: the parent decides, and closes the line
+    for number in (signal.SIGINT, signal.SIGTERM):  # to the whole group: the parent decides, and closes the line
         signal.signal(number, signal.SIG_IGN)
     for other in others:
         other.close()
@@ -277,22 +262,23 @@ def _work(
             length, question, round, index, slot = line.recv()
             if question not in heard:
                 heard = {question: unpack(broadcast[:length])}
-            line.send(_answer(partial(train, heard[question], question, round, index), slots[slot]))
         except (EOFError, OSError):
             os._exit(0)
-
-
-def _answer(train: Callable[[], Reply], slot: mmap.mmap) -> tuple[Any, ...]:
-    try:
-        reply, info = train()
-        if len(reply) > len(slot):
-            raise TacitError(f"A message of {len(reply)} bytes does not fit the {len(slot)} reserved for it.")
-        slot[: len(reply)] = reply
-        return "done", len(reply), info
-    except TacitError as error:
-        return "refused", error
-    except Exception:  # noqa: BLE001 - whatever it was, the parent tells
-        return "failed", traceback.format_exc()
+        try:
+            reply, info = train(heard[question], question, round, index)
+            room = len(slots[slot])
+            if len(reply) > room:
+                raise TacitError(f"A message of {len(reply)} bytes does not fit the {room} reserved for it.")
+            slots[slot][: len(reply)] = reply
+            answer = ("done", len(reply), info)
+        except TacitError as error:
+            answer = ("refused", error)
+        except Exception:  # noqa: BLE001 - whatever it was, the parent tells
+            answer = ("failed", traceback.format_exc())
+        try:
+            line.send(answer)
+        except (EOFError, OSError):
+            os._exit(0)
 
 
 # What the server of a simulation gets, heard by somebody else too: for attacks, which see what their attacker would see.

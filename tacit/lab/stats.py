@@ -13,7 +13,7 @@ from tacit import check
 from tacit.data.population import Population, rows_mark
 from tacit.engine.assemble import Parts, build, written
 from tacit.engine.ledgers import open_ledger
-from tacit.engine.queries import FILE, Replies, called, columns_told, histograms_of, keep, kept
+from tacit.engine.queries import FILE, Replies, called, described, histograms_of, keep, kept
 from tacit.engine.run_folder import Folder, open_folder, refuse_taken
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.experiment import Experiment
@@ -129,7 +129,7 @@ def _told(parts: Parts, ledger: Ledger | None, query: Described, answers: Replie
         words = Words(OBSERVED, ONE_RECORD, SAMPLER, assumes=FLOATS[1:])
         guarantee = spent_by(promise(parts.experiment, words), ledger, parts.population)
         ledger.close()
-    return columns_told(parts, query, answers) | {
+    return described(parts, query, answers) | {
         "share": share,
         "guarantee": guarantee.record() if guarantee else None,
         "sentence": sentence(guarantee),

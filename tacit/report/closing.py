@@ -10,8 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tacit.engine.history import NAME as PER_CLIENT
-from tacit.engine.history import History
+from tacit.engine.history import PER_CLIENT, History
 from tacit.engine.queries import FILE as STATS_FILE
 from tacit.engine.queries import in_words
 from tacit.engine.run_files import read

@@ -158,28 +158,24 @@ SHARE = 20  # and this many times what the last one took
 
 
 @contextlib.contextmanager
-def page_meanwhile(
-    folder: Path, observe: Observer | None, *, on: bool = True, opened: bool = True
-) -> Iterator[Observer]:
+def page_meanwhile(folder: Path, observe: Observer | None, *, opened: bool = True) -> Iterator[Observer]:
     """An observer that also keeps the folder's page; what raises within leaves a last one.
 
     Where the folder is not `opened` yet, it may hold another run, and whoever opens it makes the first page (`Pages.begin`).
     """
-    pages = Pages(folder) if on else None
-    if pages and opened:
+    pages = Pages(folder)
+    if opened:
         pages.begin()
 
     def both(record: dict[str, Any]) -> None:
         if observe:
             observe(record)
-        if pages:
-            pages.keep()
+        pages.keep()
 
     try:
         yield both
     except BaseException:
-        if pages:
-            pages.keep(now=True)
+        pages.keep(now=True)
         raise
 
 

@@ -158,26 +158,6 @@ def test_a_run_reports_the_models_of_training_and_says_that_they_have_its_epsilo
     )
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_own_models_survive_a_resume(tmp_path, workers):
-    class Stop(Exception):
-        pass
-
-    def stop(record):
-        if record["round"] == 1:
-            raise Stop
-
-    experiment = asked(
-        {"kind": "local", "epsilon": [1.0] * CLIENTS}, run={"workers": workers}, train={"clients_per_round": 3}
-    )
-    tacit.run(experiment, out=tmp_path / "whole", page=False)
-    with pytest.raises(Stop):
-        tacit.run(experiment, out=tmp_path / "parts", observe=stop, page=False)
-    tacit.run(experiment, out=tmp_path / "parts", resume=True, page=False)
-    whole, parts = (load_file(tmp_path / name / CHECKPOINT)["control.own"] for name in ("whole", "parts"))
-    assert torch.equal(whole, parts)
-
-
 @pytest.mark.parametrize(
     ("privacy", "changes", "sentence"),
     [

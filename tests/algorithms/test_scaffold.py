@@ -5,14 +5,12 @@ from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from statistical import has_std
 from torch.nn.functional import cross_entropy
 
 import tacit
 from tacit.algorithms import finished, in_round
 from tacit.engine.assemble import build
-from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, Refused
 from tacit.random import seeded
 from tacit.training.clipping import workspace
@@ -110,18 +108,6 @@ def test_the_common_optimum_is_that_of_all_records_where_clients_have_unequal_nu
     assert norms[0] < norms[1] / 20
 
 
-def test_clients_whose_data_differ_reach_the_common_optimum_and_without_it_they_do_not():
-    everybody, norms = [list(range(CLIENTS))] * 60, {}
-    for control in (None, "scaffold"):
-        parts = parts_of(NONE, control=control, local_steps=20)
-        state, work = run(parts, everybody), workspace(parts.model, clip=None, physical_batch=256)
-        work.theta.copy_(state.params)
-        loss = cross_entropy(work.model(parts.population.x), parts.population.y)
-        gradients = torch.autograd.grad(loss, list(work.model.parameters()))
-        norms[control] = float(torch.cat([g.reshape(-1) for g in gradients]).norm())
-    assert norms["scaffold"] < norms[None] / 3
-
-
 def test_what_clients_release_has_the_noise_that_is_stated_whatever_their_correction():
     noisy = {"kind": "local", "epsilon": [1.0] * CLIENTS}
     parts = parts_of(noisy)
@@ -163,36 +149,6 @@ def test_a_round_starts_from_the_control_variates():
     moved = dataclasses.replace(state, control=state.control | {"clients": state.control["clients"] + 1})
     assert state_digest(state) != state_digest(moved)
     assert state_digest(state) != state_digest(dataclasses.replace(state, control={}))
-
-
-class Stop(Exception):
-    pass
-
-
-def stop(record):
-    if record["round"] == 1:
-        raise Stop
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize(
-    "privacy", [NONE, {"kind": "local", "epsilon": [1.0, 2.0, 3.0, 4.0, 5.0]}], ids=["none", "local"]
-)
-def test_control_variates_survive_a_resume(tmp_path, privacy, workers):
-    experiment = tacit.Experiment(
-        data={"clients": CLIENTS, "examples_per_client": 40},
-        train={"rounds": 4, "local_steps": 3, "clients_per_round": 3, "control": "scaffold", "schedule": "cosine"},
-        privacy=privacy,
-        run={"workers": workers},
-    )
-    tacit.run(experiment, out=tmp_path / "whole", page=False)
-    with pytest.raises(Stop):
-        tacit.run(experiment, out=tmp_path / "parts", observe=stop, page=False)
-    tacit.run(experiment, out=tmp_path / "parts", resume=True, page=False)
-    whole, parts = (load_file(tmp_path / name / CHECKPOINT) for name in ("whole", "parts"))
-    assert set(whole) == set(parts) >= {"control.c", "control.clients"}
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    assert bool((whole["control.clients"] != 0).any())
 
 
 def test_a_client_is_counted_as_told_the_model_and_its_own_correction(tmp_path):

@@ -1,8 +1,7 @@
 """Small real runs: scikit-learn's digits, a few clients, a few rounds, in one process unless a test is about several."""
 
 import pytest
-
-import tacit
+from trained import changed
 
 SMALL = {
     "name": "small",
@@ -17,10 +16,4 @@ SMALL = {
 def small():
     """Builds a small experiment, with changes: small(train={"rounds": 2})."""
 
-    def build(**changes):
-        values = {key: dict(value) if isinstance(value, dict) else value for key, value in SMALL.items()}
-        for section, change in changes.items():
-            values[section] = values.get(section, {}) | change
-        return tacit.Experiment(**values)
-
-    return build
+    return lambda **changes: changed(SMALL, changes)

@@ -1,6 +1,5 @@
 """Evaluation on rows that clients hold out: parted record by record, asked once, paid for by those rows alone."""
 
-import io
 import json
 import re
 import sqlite3
@@ -9,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
+from trained import changed
 
 import tacit
 from tacit.data.population import coins
@@ -21,7 +20,6 @@ from tacit.lab.grid import compare
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import sentence
 from tacit.privacy.queries.mechanism import NoisyCounts
-from tacit.report import plan
 from tacit.report.closing import facts
 from tacit.report.collect import run_page
 from tacit.report.plan import of_experiment
@@ -224,39 +222,12 @@ def test_a_model_that_mixes_examples_cannot_make_one_record_count_for_many(small
         assert (change**2).sum() == 1
 
 
-def test_the_plan_shows_the_price_of_the_evaluation(small):
+def test_the_plan_shows_the_price_of_the_evaluation_and_warns_of_one_that_tells_no_more_than_a_coin(small):
     rows = of_experiment(small(data=HELD, privacy={"query_shares": {"evaluation": 0.5}}))
     assert [row["evaluation_epsilon"][0] for row in rows] == [pytest.approx(e / 2, rel=0.01) for e in range(1, 7)]
     assert not any("note" in row for row in rows)
-
-
-def test_a_plan_warns_of_an_evaluation_that_tells_no_more_than_a_coin(small):
     (row,) = of_experiment(small(data=HELD, privacy={"query_shares": {"evaluation": 0.01}, "epsilon": 0.5}))
     assert re.search(r"accuracy on about \d+ held-out rows would tell no more than a coin", row["note"])
-    assert row["note"] not in render(plan.table([row]))
-
-
-def test_a_plan_refuses_a_metric_that_is_none(small):
-    with pytest.raises(BadInput, match="acuracy"):
-        of_experiment(small(metric={"choose": "acuracy"}))
-
-
-def render(table):
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(table)
-    return console.export_text()
-
-
-def test_a_plan_with_all_its_columns_fits_a_terminal_of_80(small):
-    """What is the same in all rows moves below the table where there is no room: no word is cut."""
-    numbers = {"delta": 1e-5, "guarantee": "record level"}
-    names = ("noise_multiplier", "sampling_rate", "steps", "ranges_epsilon", "evaluation_epsilon", "stats_epsilon")
-    row = {"clients": 10, "epsilon": [1.234, 5.678], "epsilon_sealed": [0.1234, 4.321], **numbers}
-    row |= {name: [0.1234, 0.5678] for name in names} | {"planned_rounds": 100, "affordable_rounds": [100, 100]}
-    text = render(plan.table([row, row | {"epsilon": [9.0, 9.0]}]))
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    assert "100" in text
 
 
 @pytest.mark.parametrize(
@@ -324,9 +295,7 @@ def sites(tmp_path):
             "privacy": {"kind": "local", "epsilon": 8.0},
             "run": {"workers": 1},
         }
-        for section, change in changes.items():
-            values[section] = values.get(section, {}) | change
-        return tacit.Experiment(**values)
+        return changed(values, changes)
 
     return made
 
@@ -339,14 +308,11 @@ def test_a_run_without_public_test_rows_trains_and_says_what_it_cannot_know(site
     assert any("no public test rows" in note for note in history.summary["notes"])
     assert "no public test rows" in facts(history.summary)["test AUROC, final model"]
     assert 0 <= history.summary["at_clients"]["metrics"]["auroc"]["value"] <= 1
+    unknown = tacit.run(sites(data={"held_out": None}), out=tmp_path / "none", page=False).summary
+    assert unknown["test_accuracy"] is None
+    assert "at_clients" not in unknown
     assert "No round has ended yet" in (out / "report.html").read_text()  # the page's own script; it was written
     assert (out / "rounds.csv").read_text().startswith("round,train_loss")
-
-
-def test_without_test_rows_and_without_held_out_ones_a_run_still_ends(sites, tmp_path):
-    history = tacit.run(sites(data={"held_out": None}), out=tmp_path / "run", page=False)
-    assert history.summary["test_accuracy"] is None
-    assert "at_clients" not in history.summary
 
 
 def test_a_comparison_without_public_test_rows_is_refused_before_anything_runs(sites, tmp_path):
@@ -410,22 +376,6 @@ def test_a_held_out_row_that_changes_hands_is_refused_by_the_ledger(sites, tmp_p
         south.write(row + "\n")
     with pytest.raises(LedgerError, match="a row of client north is now with client south"):
         tacit.run(sites(**shared), out=tmp_path / "two", page=False)
-
-
-def test_rows_from_python_can_be_held_out_too(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(0, 1, (400, 3)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(int)
-    data = tacit.Dataset(x[:360], y[:360], classes=2, test=(x[360:], y[360:]))
-    experiment = tacit.Experiment(
-        data={"clients": 3, "held_out": 0.3},
-        train={"rounds": 1, "sampling_rate": 0.3},
-        privacy={"kind": "local", "epsilon": 8.0},
-        run={"workers": 1},
-    )
-    history = tacit.run(experiment, data=data, out=tmp_path, page=False)
-    assert history.summary["at_clients"]["answered"] == 3
-    assert history.summary["at_clients"]["rows"] == pytest.approx(0.3 * 360, abs=35)
 
 
 def test_numbers_as_targets_are_judged_by_errors_that_are_cut(tmp_path):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from trained import same_model
 
 import tacit
 from tacit.engine.loop import averaged
@@ -32,24 +31,6 @@ def test_averaging_shrinks_the_noise_of_a_random_walk_around_a_point():
         moved = State(torch.randn(1000, generator=generator))
         state = averaged(moved, state, rate=0.9, round=r)
     assert 0.15 < float(state.result.std()) < 0.32  # sqrt((1 - .9)/(1 + .9)) = .23
-
-
-def test_training_goes_on_from_the_last_model_and_a_resumed_run_equals_an_uninterrupted_one(small, tmp_path):
-    class Stop(Exception):
-        pass
-
-    def stop(record):
-        if record["round"] == 1:
-            raise Stop
-
-    plain = tacit.run(small(), out=tmp_path / "plain")
-    smooth = tacit.run(small(train={"averaging": 0.8}), out=tmp_path / "smooth")
-    with pytest.raises(Stop):
-        tacit.run(small(train={"averaging": 0.8}), out=tmp_path / "parts", observe=stop)
-    tacit.run(small(train={"averaging": 0.8}), out=tmp_path / "parts", resume=True)
-    assert same_model(tmp_path / "smooth", tmp_path / "parts")
-    assert not same_model(tmp_path / "smooth", tmp_path / "plain")
-    assert smooth.guarantee == plain.guarantee
 
 
 def test_the_average_does_not_change_the_training(small, tmp_path):

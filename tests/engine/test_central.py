@@ -9,14 +9,13 @@ import pytest
 import torch
 from statistical import has_std, is_poisson_sampling
 from torch import nn
-from trained import same_model, weights
+from trained import changed, same_model, weights
 
 import tacit
 from tacit.engine import loop as loop_module
 from tacit.engine import trainers
-from tacit.engine.budget import BudgetTracker
-from tacit.engine.run_folder import CHECKPOINT
-from tacit.errors import BadInput, LedgerError
+from tacit.engine.loop import BudgetTracker
+from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.types import Message
 
@@ -31,22 +30,7 @@ ADAPTIVE = {"adaptive_clip": {"quantile": 0.5, "count_noise": 2.0}}
 
 
 def central(**changes):
-    values = {key: dict(value) if isinstance(value, dict) else value for key, value in CENTRAL.items()}
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return tacit.Experiment(**values)
-
-
-class Stop(Exception):
-    pass
-
-
-def stop_after(round):
-    def observe(record):
-        if record["round"] == round:
-            raise Stop
-
-    return observe
+    return changed(CENTRAL, changes)
 
 
 def test_a_run_spends_its_budget_and_says_for_whom_and_against_whom(tmp_path):
@@ -110,20 +94,6 @@ def test_every_client_is_charged_before_anybody_is_drawn_and_in_one_row(tmp_path
     assert seen == [1] * 5
 
 
-def test_a_charge_that_cannot_be_written_releases_nothing(tmp_path, monkeypatch):
-    trained = []
-    monkeypatch.setattr(loop_module, "receive_any", lambda raw: trained.append(raw))
-
-    def full(self, *batch):
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._link", full)
-    with pytest.raises(LedgerError, match="nothing was released"):
-        tacit.run(central(), out=tmp_path)
-    assert trained == []
-    assert not (tmp_path / CHECKPOINT).exists()
-
-
 def test_the_run_stops_before_the_round_that_would_overspend(tmp_path):
     history = tacit.run(central(train={"rounds": 40}, privacy={"noise_multiplier": 1.0, "epsilon": 4.0}), out=tmp_path)
     assert history.summary["stopped"] == "budget"
@@ -131,40 +101,6 @@ def test_the_run_stops_before_the_round_that_would_overspend(tmp_path):
     assert history.guarantee.epsilon_max <= 4.0
     assert len(list(history.ledger.entries())) == len(history.rounds)
     assert history.rounds[-1]["out_of_budget"] == 30
-
-
-@pytest.mark.parametrize("changes", [{}, {"privacy": ADAPTIVE}, {"train": {"server_optimizer": "adam"}}])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
-    whole = tacit.run(central(**changes), out=tmp_path / "whole")
-    with pytest.raises(Stop):
-        tacit.run(central(**changes), out=tmp_path / "parts", observe=stop_after(2))
-    resumed = tacit.run(central(**changes), out=tmp_path / "parts", resume=True)
-    assert same_model(tmp_path / "whole", tmp_path / "parts")
-    assert resumed.guarantee == whole.guarantee
-    untimed = [{k: v for k, v in record.items() if not k.startswith("seconds")} for record in whole.rounds]
-    assert untimed == [{k: v for k, v in record.items() if not k.startswith("seconds")} for record in resumed.rounds]
-
-
-def test_side_by_side_gives_the_same_bits_as_one_by_one(tmp_path):
-    tacit.run(central(run={"workers": 1}), out=tmp_path / "one")
-    tacit.run(central(run={"workers": 3}), out=tmp_path / "three")
-    assert same_model(tmp_path / "one", tmp_path / "three")
-
-
-def test_a_repeated_round_with_new_randomness_is_paid_again(tmp_path):
-    experiment = central(run={"randomness": "os"}, privacy={"epsilon": math.inf, "noise_multiplier": 1.0})
-    with pytest.raises(Stop):
-        tacit.run(experiment, out=tmp_path, observe=stop_after(1))
-    (tmp_path / CHECKPOINT).unlink()
-    again = tacit.run(experiment, out=tmp_path, resume=True)
-    assert len(list(again.ledger.entries())) == 7
-    assert "operating system" in again.guarantee.randomness
-
-
-def test_noise_from_the_operating_system_is_another_in_every_run(tmp_path):
-    for name in "ab":
-        tacit.run(central(run={"randomness": "os"}), out=tmp_path / name)
-    assert not same_model(tmp_path / "a", tmp_path / "b")
 
 
 def test_the_noise_that_reaches_the_model_is_the_noise_that_was_priced(tmp_path):
@@ -178,15 +114,6 @@ def test_the_noise_that_reaches_the_model_is_the_noise_that_was_priced(tmp_path)
     assert has_std(moved, expected)
     assert not has_std(moved, expected * 2 / 3)
     assert history.rounds[0]["noise_std"] == pytest.approx(2.0 * 0.5 / 6)
-
-
-def test_without_noise_or_clipping_central_dp_is_fedavg(tmp_path):
-    everybody = {"clients_per_round": None, "batch_size": 30}  # whole batches, so that their order does not matter
-    quiet = {"clip": 1e2, "noise_multiplier": 1e-12, "epsilon": math.inf}
-    tacit.run(central(train=everybody, privacy=quiet), out=tmp_path / "central")
-    tacit.run(central(train=everybody, privacy={"kind": "none"}), out=tmp_path / "plain")
-    a, b = weights(tmp_path / "central"), weights(tmp_path / "plain")
-    assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
 
 
 def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_are(tmp_path, monkeypatch):

@@ -5,9 +5,8 @@ import sqlite3
 import stat
 
 import pytest
-from engine.test_central import Stop, stop_after
 from safetensors.torch import load_file, save_file
-from trained import same_model
+from trained import Stop, changed, same_model, stop_after
 
 import tacit
 from tacit.algorithms.central_dp import Summing
@@ -30,10 +29,7 @@ CYCLIC = {
 
 
 def cyclic(**changes):
-    values = {key: dict(value) if isinstance(value, dict) else value for key, value in CYCLIC.items()}
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change
-    return tacit.Experiment(**values)
+    return changed(CYCLIC, changes)
 
 
 def charges(out):

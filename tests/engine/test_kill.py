@@ -21,17 +21,17 @@ KILLS = 8
 def attempt(experiment, out, log):
     """Runs or resumes in this (forked) process, noting on disk every message that reached the server."""
     torch.set_num_threads(1)  # the parent may have started threads that a fork does not have
-    real = loop_module._received
+    real = loop_module.Traffic.receive
 
-    def wire(raw, told, traffic, round, **how):
-        message = real(raw, told, traffic, round, **how)
+    def wire(traffic, raw, info, round, **how):
+        message = real(traffic, raw, info, round, **how)
         with open(log, "a") as file:
             file.write(f"{round} {message.sender}\n")
             file.flush()
             os.fsync(file.fileno())
         return message
 
-    loop_module._received = wire
+    loop_module.Traffic.receive = wire
     tacit.run(experiment, out=out, resume=(out / "experiment.toml").exists(), page=False)
     os._exit(0)
 
@@ -79,7 +79,7 @@ def killed_in_its_first_round(experiment, out, log):
         log.touch()
         time.sleep(600)
 
-    loop_module._received = wire
+    loop_module.Traffic.receive = wire
     tacit.run(experiment, out=out)
 
 

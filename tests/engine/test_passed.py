@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.algorithms import Applied, Rule
-from tacit.algorithms.rules.inverse_variance import inverse_variance
 from tacit.algorithms.rules.mean import mean
 from tacit.cli.app import app
 from tacit.data.given import digest_of
@@ -401,19 +400,3 @@ def test_a_file_of_another_run_says_nothing_about_the_rows_of_a_new_one(begun, t
     tacit.run(asked, **PARTS | other, out=tmp_path, page=False)
     key = key_of(tmp_path / "ledger.db")
     assert json.loads((tmp_path / "run.json").read_text("utf-8"))["rows"] == keyed(key, digest_of(other["data"]))
-
-
-def test_the_weights_of_a_model_are_written_down_by_their_digest():
-    digests = {
-        written(build(with_passed(experiment(), data=rows(), model=net(seed)))).model.model_extra["passed"]
-        for seed in (0, 1)
-    }
-    assert len(digests) == 2
-    assert all(text.startswith("Sequential, ") for text in digests)
-
-
-def test_inverse_variance_as_an_object_is_the_rule_of_that_name(tmp_path):
-    """The same rule by name and as an object combines alike: only what noise is keyed by differs."""
-    named = build(with_passed(experiment(aggregate={"rule": "inverse-variance"}), data=rows(), model=net()))
-    passed = build(with_passed(experiment(), data=rows(), model=net(), rule=inverse_variance()))
-    assert passed.algorithm.server.rule == named.algorithm.server.rule

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from trained import changed
 
 import tacit
 from tacit.engine import queries
@@ -48,9 +49,7 @@ def hospitals(tmp_path):
             "privacy": {"kind": "local", "epsilon": EPSILONS},
             "run": {"workers": 1},
         }
-        for section, change in changes.items():
-            values[section] = values[section] | change
-        return tacit.Experiment(**values)
+        return changed(values, changes)
 
     return made
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from statistical import has_std, is_normal, is_poisson_sampling
+from trained import changed
 
 import tacit
 from tacit.algorithms import finished
@@ -41,9 +42,7 @@ def experiment(**changes):
         "privacy": {"kind": "central", "unit": "record", "epsilon": EPSILONS, "delta": 1e-3, "rate_cap": 100.0},
         "run": {"workers": 1},
     }
-    for table, change in changes.items():
-        values[table] = values.get(table, {}) | change
-    return tacit.Experiment(**values)
+    return changed(values, changes)
 
 
 def algorithm(noise=NOISE, **changes):
@@ -197,24 +196,6 @@ def test_no_noise_no_clip_and_full_batches_are_one_step_of_gradient_descent(tmp_
     for name in names:
         assert gradients[name].norm() > 0.01
         assert torch.allclose(after[name] - before[name], -gradients[name], atol=1e-3)
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_pays_once(tmp_path):
-    whole = tacit.run(experiment(), out=tmp_path / "whole")
-
-    class Stop(Exception):
-        pass
-
-    def stop(record):
-        if record["round"] == 2:
-            raise Stop
-
-    with pytest.raises(Stop):
-        tacit.run(experiment(), out=tmp_path / "part", observe=stop)
-    part = tacit.run(experiment(), out=tmp_path / "part", resume=True)
-    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "part"))
-    assert one == other
-    assert whole.summary["guarantee"]["epsilon"] == part.summary["guarantee"]["epsilon"]
 
 
 def test_loose_clients_are_drawn_more_often_up_to_the_cap():

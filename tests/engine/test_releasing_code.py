@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from test_layers import imported, modules
-from trained import same_model
+from trained import Stop, same_model, stop_after
 
 import tacit
 from tacit.engine import release
@@ -89,18 +89,6 @@ EXPERIMENT = tacit.Experiment(
     privacy={"kind": "local", "epsilon": 5.0, "delta": 1e-3},
     run={"workers": 1},
 )
-
-
-class Stop(Exception):
-    pass
-
-
-def stop_after(round):
-    def observe(record):
-        if record["round"] == round:
-            raise Stop
-
-    return observe
 
 
 def crashed(out):

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from engine.conftest import SMALL
 from safetensors.torch import load_file
-from trained import same_model, weights
+from trained import Stop, same_model, stop_after, weights
 
 import tacit
 from tacit.engine import loop as loop_module
@@ -23,67 +24,124 @@ FILES = (
     "experiment.toml", "rounds.jsonl", "rounds.csv", "ledger.db", "clients.json", "model.safetensors",
     "encoder.json", "summary.json", "report.html",
 )  # fmt: skip
-UNTIMED = (
-    "round",
-    "accuracy",
-    "loss",
-    "train_loss",
-    "clipped",
-    "cohort",
-    "out_of_budget",
-    "epsilon_tightest",
-    "dropped",
-    "update_norm",
-    "signal_to_noise",
-    "uplink_bytes",
-)
-
-
+ROWS = {"sampling_rate": None, "batch_size": 20}
+CENTRAL = {"kind": "central", "epsilon": 6.0, "clip": 0.5}
+KINDS = {
+    "record": {},
+    "client": {"privacy": {"unit": "client"}, "train": ROWS},
+    "running mean": {"train": {"averaging": 0.8}},
+    "control variates": {"train": {"control": "scaffold", "schedule": "cosine", "clients_per_round": 3}},
+    "pfa-plus": {
+        "privacy": {"epsilon": [0.5, 0.5, 0.5, 0.5, 9.0, 10.0]},
+        "aggregate": {"rule": "pfa-plus", "split": "kmeans"},
+    },
+    "own models": {
+        "data": {"own_share": 0.2},
+        "train": {"clients_per_round": 3},
+        "personal": {"kind": "mean-regularised", "strength": 0.3, "when": "during"},
+    },
+    "frozen body": {"model": {"name": "tuned:head"}},
+    "none": {"privacy": {"kind": "none", "epsilon": None}, "train": ROWS | {"control": "scaffold"}},
+    "central": {"privacy": CENTRAL, "train": ROWS | {"clients_per_round": 3}},
+    "central, frozen body": {"privacy": CENTRAL, "train": ROWS, "model": {"name": "tuned:head"}},
+    "adaptive clip": {
+        "privacy": CENTRAL | {"clip": 0.1, "adaptive_clip": {"quantile": 0.5, "count_noise": 2.0}},
+        "train": ROWS,
+    },
+    "Adam": {"privacy": CENTRAL, "train": ROWS | {"server_optimizer": "adam"}},
+    "sums of records": {
+        "privacy": CENTRAL | {"unit": "record", "epsilon": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]},
+        "train": {"local_steps": 1, "sampling_rate": None},
+    },
+    "sealed sums": {
+        "privacy": {"kind": "distributed", "epsilon": 8.0, "rotation": "hadamard", "bits": 12},
+        "protect": {"kind": "paillier", "key": {"bits": 2048}},
+    },
+}
 ENDS = {"client-0": "epsilon_tightest", "client-5": "epsilon_loosest"}
 
 
-class Stop(Exception):
-    pass
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """A run that has ended, for whoever only looks."""
+    return tacit.run(tacit.Experiment(**SMALL), out=tmp_path_factory.mktemp("ended") / "run")
 
 
-def stop_after(round):
-    def observe(record):
-        if record["round"] == round:
-            raise Stop
-
-    return observe
-
-
-def test_a_run_leaves_its_files_and_a_complete_summary(small, tmp_path):
-    history = tacit.run(small(), out=tmp_path / "run")
-    assert all((tmp_path / "run" / name).is_file() for name in FILES)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["stopped"] == "rounds"
-    assert (summary["rounds"], summary["clients"]) == (4, 6)
+def test_a_run_leaves_its_files_all_of_them_named_and_a_complete_summary(ended):
+    assert all((ended.out / name).is_file() for name in FILES)
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
+    listed = page.partition("## A run's folder")[2].partition("\n## ")[0]
+    assert all(path.name.startswith(".") or f"`{path.name}`" in listed for path in ended.out.iterdir())
+    summary = json.loads((ended.out / "summary.json").read_text())
+    assert (summary["stopped"], summary["rounds"], summary["clients"], len(ended.rounds)) == ("rounds", 4, 6, 4)
     assert 0 <= summary["test_accuracy"] <= 1
     assert set(summary["guarantee"]["epsilon"]) == {"min", "median", "max"}
     assert {"unit", "adversary", "relation", "delta"} <= set(summary["guarantee"])
     assert summary["guarantee"]["unit"] == "record"
-    assert len(history.rounds) == 4
-    assert "add or remove one record of one client" in history.sentence
+    assert "add or remove one record of one client" in ended.sentence
 
 
-def test_the_seconds_of_a_round_are_those_of_its_stages(small, tmp_path):
-    rounds = tacit.run(small(), out=tmp_path, page=False).rounds
-    for record in rounds:
-        stages = [record[f"seconds_{stage}"] for stage in ("admit", "train", "server", "evaluate", "write")]
-        assert sum(stages) == pytest.approx(record["seconds"])
-        assert record["seconds_train"] > 0
-    assert rounds[0]["seconds_write"] == 0 < rounds[1]["seconds_write"]  # that of the round before
-
-
-def test_every_client_spends_at_most_its_budget_and_almost_all_of_it(small, tmp_path):
-    history = tacit.run(small(), out=tmp_path)
+def test_every_client_spends_at_most_its_budget_and_almost_all_of_it_and_nobody_is_out_of_it(ended):
     for index, limit in enumerate([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]):
         budget = tacit.Budget(limit, 1e-5)
         client = tacit.types.Client(index, f"client-{index}", budget, torch.zeros(1), torch.zeros(1))
-        assert limit * 0.98 < history.ledger.spent(client) <= limit
-    assert history.guarantee.epsilon_max <= 6.0
+        assert limit * 0.98 < ended.ledger.spent(client) <= limit
+    assert ended.guarantee.epsilon_max <= 6.0  # every budget is spread over exactly these rounds
+    assert [(record["out_of_budget"], record["dropped"]) for record in ended.rounds] == [(0, [])] * 4
+    assert ended.summary["out_of_budget"] == 0
+
+
+def test_the_seconds_of_a_round_are_those_of_its_stages(ended):
+    for record in ended.rounds:
+        stages = [record[f"seconds_{stage}"] for stage in ("admit", "train", "server", "evaluate", "write")]
+        assert sum(stages) == pytest.approx(record["seconds"])
+        assert record["seconds_train"] > 0
+    assert ended.rounds[0]["seconds_write"] == 0 < ended.rounds[1]["seconds_write"]  # that of the round before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_was_stopped_equals_one_that_was_not_and_one_in_three_processes(small, tmp_path, kind):
+    experiment = small(**KINDS[kind])
+    whole = tacit.run(experiment, out=tmp_path / "whole", page=False)
+    with pytest.raises(Stop):
+        tacit.run(experiment, out=tmp_path / "parts", observe=stop_after(1), page=False)
+    resumed = tacit.run(experiment, out=tmp_path / "parts", resume=True, page=False)
+    side_by_side = tacit.run(
+        experiment.model_copy(update={"run": small(run={"workers": 3}).run}), out=tmp_path / "three", page=False
+    )
+    first = load_file(tmp_path / "whole" / CHECKPOINT)
+    for other in (resumed, side_by_side):
+        assert same_model(whole.out, other.out)
+        tensors = load_file(other.out / CHECKPOINT)
+        assert tensors.keys() == first.keys()
+        assert all(torch.equal(tensors[name], first[name]) for name in first)
+        assert untimed(other) == untimed(whole)
+        assert other.guarantee == whole.guarantee
+    if "train" in KINDS[kind] and "control" in KINDS[kind]["train"]:
+        assert bool((first["control.clients"] != 0).any())
+
+
+def untimed(history):
+    bytes_of_keys = ("uplink_bytes", "downlink_bytes")  # a start has its own keys, and proofs of other lengths
+    return [
+        {key: value for key, value in record.items() if not key.startswith("seconds") and key not in bytes_of_keys}
+        for record in history.rounds
+    ]
+
+
+@pytest.mark.parametrize("kind", ["record", "central", "sealed sums"])
+def test_noise_from_the_operating_system_differs_from_run_to_run_is_named_and_paid_again(small, tmp_path, kind):
+    settings = {name: dict(table) for name, table in KINDS[kind].items()} | {"run": {"randomness": "os"}}
+    settings["privacy"] = settings.get("privacy", {}) | {"epsilon": float("inf"), "noise_multiplier": 1.0}
+    whole = tacit.run(small(**settings), out=tmp_path / "whole", page=False)
+    assert "operating system" in whole.guarantee.randomness
+    with pytest.raises(Stop):
+        tacit.run(small(**settings), out=tmp_path / "parts", observe=stop_after(1), page=False)
+    (tmp_path / "parts" / CHECKPOINT).unlink()  # as if the crash had come before the first checkpoint
+    again = tacit.run(small(**settings), out=tmp_path / "parts", resume=True, page=False)
+    assert not same_model(whole.out, again.out)
+    assert again.guarantee.epsilon_min > whole.guarantee.epsilon_max
+    assert 4 * len(list(again.ledger.entries())) == 6 * len(list(whole.ledger.entries()))  # rounds that were paid
 
 
 def test_the_epsilon_of_every_round_is_what_the_ledger_holds_after_it(small, tmp_path):
@@ -111,18 +169,12 @@ def test_the_epsilon_of_a_long_run_is_rounded_up_to_the_next_mark(small, tmp_pat
     budgets, client = loop_module.BudgetTracker(parts, ledger), parts.population[0]
     for round in range(11):
         ledger.open_round(round, str(round))
-        ledger.admit([client], budgets.cost, hint=parts.plan.participations)
+        ledger.admit([client], parts.cost, hint=parts.plan.participations)
         found.append(budgets.after(round, [client])["epsilon_tightest"])
     folder.close()
-    ((step, each),) = price.compose([(budgets.cost(client), 1)])
+    ((step, each),) = price.compose([(parts.cost(client), 1)])
     marks = {count: price.epsilon(((step, each * count),), delta=1e-5) for count in (9, 18)}
     assert found == pytest.approx([marks[9]] * 9 + [marks[18]] * 2, rel=1e-9)
-
-
-def test_side_by_side_gives_the_same_bits_as_one_by_one(small, tmp_path):
-    tacit.run(small(run={"workers": 1}), out=tmp_path / "one")
-    tacit.run(small(run={"workers": 3}), out=tmp_path / "three")
-    assert same_model(tmp_path / "one", tmp_path / "three")
 
 
 def test_who_runs_out_of_budget_is_named_once_also_after_a_resume(small, tmp_path):
@@ -137,43 +189,12 @@ def test_who_runs_out_of_budget_is_named_once_also_after_a_resume(small, tmp_pat
     names = [name for round in dropped for name in round]
     assert sorted(names) == [f"client-{i}" for i in range(6)]
     last = {entry["client"]: entry["round"] for entry in whole.ledger.entries()}
+    cohorts = [record["cohort"] for record in whole.rounds]
+    assert (cohorts[0], cohorts[-1], whole.rounds[-1]["out_of_budget"]) == (6, 1, 6)
+    assert cohorts == sorted(cohorts, reverse=True)
+    assert whole.summary["stopped"] == "budget"
+    assert whole.guarantee.epsilon_max <= 6.0
     assert all(last[name] == number for number, round in enumerate(dropped) for name in round)
-
-
-def test_another_seed_gives_another_model(small, tmp_path):
-    tacit.run(small(run={"seed": 1}), out=tmp_path / "a")
-    tacit.run(small(run={"seed": 2}), out=tmp_path / "b")
-    assert not same_model(tmp_path / "a", tmp_path / "b")
-
-
-def test_noise_from_the_operating_system_differs_from_run_to_run_and_is_named(small, tmp_path):
-    histories = [tacit.run(small(run={"randomness": "os"}), out=tmp_path / name) for name in "ab"]
-    assert not same_model(tmp_path / "a", tmp_path / "b")
-    assert "operating system" in histories[0].guarantee.randomness
-    assert "seed" in tacit.run(small(), out=tmp_path / "c").guarantee.randomness
-
-
-@pytest.mark.parametrize("after", [0, 2])
-def test_a_resumed_run_equals_an_uninterrupted_one(small, tmp_path, after):
-    whole = tacit.run(small(), out=tmp_path / "whole")
-    with pytest.raises(Stop):
-        tacit.run(small(), out=tmp_path / "parts", observe=stop_after(after))
-    resumed = tacit.run(small(), out=tmp_path / "parts", resume=True)
-    assert same_model(tmp_path / "whole", tmp_path / "parts")
-    assert [[r[k] for k in UNTIMED] for r in whole.rounds] == [[r[k] for k in UNTIMED] for r in resumed.rounds]
-    assert resumed.guarantee == whole.guarantee
-
-
-def test_a_round_repeated_with_new_randomness_is_paid_again(small, tmp_path):
-    experiment = small(run={"randomness": "os"}, privacy={"epsilon": float("inf"), "noise_multiplier": 1.0})
-    whole = tacit.run(experiment, out=tmp_path / "whole")
-    with pytest.raises(Stop):
-        tacit.run(experiment, out=tmp_path / "parts", observe=stop_after(1))
-    (tmp_path / "parts" / CHECKPOINT).unlink()  # as if the crash had come before the first checkpoint
-    again = tacit.run(experiment, out=tmp_path / "parts", resume=True)
-    assert again.guarantee.epsilon_min > whole.guarantee.epsilon_max
-    assert len(list(again.ledger.entries())) == 6 * 6
-    assert len(list(whole.ledger.entries())) == 6 * 4
 
 
 def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatch):
@@ -190,32 +211,35 @@ def test_the_charge_is_on_disk_before_anybody_trains(small, tmp_path, monkeypatc
     assert seen == [True] * 4
 
 
-def test_a_charge_that_cannot_be_written_releases_nothing(small, tmp_path, monkeypatch):
-    released = []
-    monkeypatch.setattr(loop_module, "receive", lambda raw, round: released.append(round))
+@pytest.mark.parametrize(("kind", "step"), [("record", "_charge"), ("central", "_link"), ("sealed sums", "_charge")])
+def test_a_charge_that_cannot_be_written_releases_nothing(small, tmp_path, monkeypatch, kind, step):
+    read = []
+    monkeypatch.setattr(loop_module.Traffic, "receive", lambda *told, **how: read.append(told))
 
-    def full(self, paying):
+    def full(self, *batch):
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger._charge", full)
+    monkeypatch.setattr(f"tacit.privacy.ledger.ledger.Ledger.{step}", full)
     with pytest.raises(LedgerError, match="nothing was released"):
-        tacit.run(small(), out=tmp_path)
-    assert released == []
+        tacit.run(small(**KINDS[kind]), out=tmp_path)
+    assert read == []
     assert not (tmp_path / CHECKPOINT).exists()
 
 
-def test_same_noise_drops_the_clients_that_cannot_pay_and_stops_when_nobody_can(small, tmp_path):
-    experiment = small(
-        train={"rounds": 80, "local_steps": 4}, privacy={"strategy": "same-noise", "noise_multiplier": 5.0}
-    )
-    history = tacit.run(experiment, out=tmp_path)
-    cohorts = [record["cohort"] for record in history.rounds]
-    assert history.summary["stopped"] == "budget"
-    assert cohorts[0] == 6
-    assert cohorts[-1] == 1
-    assert cohorts == sorted(cohorts, reverse=True)
-    assert history.rounds[-1]["out_of_budget"] == 6
-    assert history.guarantee.epsilon_max <= 6.0
+@pytest.mark.parametrize(
+    ("privacy", "batches", "apart"),
+    [
+        ({"clip": 1e4, "noise_multiplier": 1e-9}, {"sampling_rate": 1.0}, 1e-4),
+        ({"kind": "central", "clip": 1e2, "noise_multiplier": 1e-12}, {"sampling_rate": None, "batch_size": 40}, 1e-5),
+        ({"kind": "distributed", "clip": 50.0, "noise_multiplier": 1e-8}, {"sampling_rate": 1.0}, 2e-2),
+    ],
+)
+def test_without_noise_or_clipping_every_kind_is_fedavg_on_full_batches(small, tmp_path, privacy, batches, apart):
+    common = {"rounds": 3, "local_steps": 2, "learning_rate": 0.1} | batches
+    tacit.run(small(train=common, privacy={"epsilon": float("inf")} | privacy), out=tmp_path / "private", page=False)
+    tacit.run(small(train=common, privacy={"kind": "none", "epsilon": None}), out=tmp_path / "plain", page=False)
+    a, b = weights(tmp_path / "private"), weights(tmp_path / "plain")
+    assert all(torch.allclose(a[name], b[name], atol=apart) for name in a)
 
 
 def test_the_run_stops_before_fewer_than_the_fewest_clients_take_part(small, tmp_path):
@@ -245,26 +269,10 @@ def test_two_runs_in_one_ledger_share_one_budget(small, tmp_path):
     tacit.run(small(privacy=shared), out=tmp_path / "a")
     with pytest.raises(BudgetExhausted, match="Nothing is left of any client's epsilon"):
         tacit.run(small(privacy=shared), out=tmp_path / "b")
+    with pytest.raises(LedgerError, match="other data"):  # another partition
+        tacit.run(small(privacy=shared, run={"seed": 9}), out=tmp_path / "other")
     assert not (tmp_path / "b").exists()
     assert tacit.run(small(), out=tmp_path / "c").rounds
-
-
-def test_a_shared_ledger_refuses_another_partition_of_the_data(small, tmp_path):
-    shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
-    tacit.run(small(privacy=shared), out=tmp_path / "a")
-    with pytest.raises(LedgerError, match="other data"):
-        tacit.run(small(privacy=shared, run={"seed": 9}), out=tmp_path / "b")
-
-
-def test_without_noise_or_clipping_local_dp_is_fedavg_on_full_batches(small, tmp_path):
-    common = {"rounds": 3, "local_steps": 2, "learning_rate": 0.1, "sampling_rate": 1.0}
-    quiet = {"clip": 1e4, "noise_multiplier": 1e-9, "epsilon": float("inf")}
-    private = small(train=common, privacy=quiet)
-    plain = small(train=common, privacy={"kind": "none"})
-    tacit.run(private, out=tmp_path / "private")
-    tacit.run(plain, out=tmp_path / "plain")
-    a, b = weights(tmp_path / "private"), weights(tmp_path / "plain")
-    assert all(torch.allclose(a[name], b[name], atol=1e-4) for name in a)
 
 
 def test_without_privacy_no_ledger_is_kept_and_nothing_is_promised(small, tmp_path):
@@ -400,13 +408,6 @@ def test_a_resumed_run_that_can_pay_nothing_any_more_ends_and_says_whose_spendin
     assert "Together with the 1 other run of its ledger that promises this per record" in second.sentence
 
 
-def test_a_start_that_fails_leaves_its_folder_free(small, tmp_path):
-    with pytest.raises(BadInput):
-        tacit.run(small(model={"name": "nothing"}), out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    assert tacit.run(small(), out=tmp_path / "run").rounds
-
-
 @pytest.mark.parametrize(
     ("privacy", "rule"),
     [
@@ -426,13 +427,6 @@ def test_without_a_rule_clients_are_combined_by_random_effects_where_their_noise
     assert said.summary["rule"] == rule
 
 
-def test_nobody_is_out_of_budget_after_the_last_planned_round(small, tmp_path):
-    history = tacit.run(small(), out=tmp_path, page=False)  # every budget is spread over exactly these rounds
-    assert history.summary["stopped"] == "rounds"
-    assert [(record["out_of_budget"], record["dropped"]) for record in history.rounds] == [(0, [])] * 4
-    assert history.summary["out_of_budget"] == 0
-
-
 def test_the_file_of_a_run_names_the_rule_that_ran_and_a_run_without_it_goes_on(small, tmp_path):
     with pytest.raises(Stop):
         tacit.run(small(), out=tmp_path, observe=stop_after(1))
@@ -444,14 +438,6 @@ def test_the_file_of_a_run_names_the_rule_that_ran_and_a_run_without_it_goes_on(
     with pytest.raises(BadInput, match="started with other settings"):
         tacit.run(small(aggregate={"rule": "random-effects"}), out=tmp_path, resume=True)
     assert len(tacit.run(small(), out=tmp_path, resume=True, page=False).rounds) == 4
-
-
-def test_every_file_of_a_run_is_named_where_the_formats_list_them(small, tmp_path):
-    tacit.run(small(), out=tmp_path / "run")
-    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
-    listed = page.partition("## A run's folder")[2].partition("\n## ")[0]
-    for path in (tmp_path / "run").iterdir():
-        assert path.name.startswith(".") or f"`{path.name}`" in listed
 
 
 @pytest.mark.parametrize(

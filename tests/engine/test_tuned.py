@@ -9,7 +9,7 @@ import torch
 import tuned
 from safetensors.torch import load_file, save_file
 from torch import nn
-from trained import same_model, weights
+from trained import weights
 
 import tacit
 from tacit.engine.assemble import START, build
@@ -73,16 +73,6 @@ def stop_after(rounds):
             raise KeyboardInterrupt
 
     return observe
-
-
-@pytest.mark.parametrize("kind", ["record", "central"])
-def test_a_run_that_was_stopped_goes_on_with_the_same_body(small, tmp_path, kind):
-    experiment = small(model={"name": "tuned:head"}, **KINDS[kind])
-    tacit.run(experiment, out=tmp_path / "whole", page=False)
-    with pytest.raises(KeyboardInterrupt):
-        tacit.run(experiment, out=tmp_path / "parts", observe=stop_after(2), page=False)
-    tacit.run(experiment, out=tmp_path / "parts", resume=True, page=False)
-    assert same_model(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_two_bodies_are_two_releases_and_share_no_noise(small):

@@ -32,16 +32,16 @@ def test_the_signal_is_found_under_its_noise(ratio):
 
 def test_an_update_without_noise_is_not_looked_at():
     traffic = Traffic()
-    traffic.take(Message("a", {"update": torch.ones(3)}, {"examples": 3}))
-    traffic.take(Message("b", {"update": torch.ones(3)}, {"noise_std": 0.0}))
-    traffic.take(Message("c", {"coordinates": torch.ones(3)}, {"noise_std": 1.0}))
+    traffic.receive(Message("a", {"update": torch.ones(3)}, {"examples": 3}), {}, 0)
+    traffic.receive(Message("b", {"update": torch.ones(3)}, {"noise_std": 0.0}), {}, 0)
+    traffic.receive(Message("c", {"coordinates": torch.ones(3)}, {"noise_std": 1.0}), {}, 0)
     assert traffic.signal({}, 1) == {}
 
 
 def test_the_median_and_both_ends_are_told():
     traffic = Traffic()
     for length in (1.0, 2.0, 10.0):
-        traffic.take(Message("a", {"update": torch.tensor([length])}, {"noise_std": 1.0}))
+        traffic.receive(Message("a", {"update": torch.tensor([length])}, {"noise_std": 1.0}), {}, 0)
     assert traffic.signal({}, 1) == {
         "signal_to_noise": pytest.approx(math.sqrt(3)),
         "signal_to_noise_low": 0.0,

@@ -19,6 +19,7 @@ OWN = {
     "data": {"own_share": 0.2},
     "personal": {"kind": "mean-regularised", "when": "during", "strength": 0.1},
     "train": {"averaging": 0.5},
+    "aggregate": {"rule": "random-effects"},
 }
 
 
@@ -70,15 +71,19 @@ def test_a_ledger_opens_no_round_below_zero(tmp_path):
         lambda known: {"control__own": known["control.own"].double()},
         lambda known: {"params": known["params"].double()},
         lambda known: {"average": known["params"][:-1].clone()},
+        lambda known: {"memory__horizon": None},  # version 0.1 had none
+        lambda known: {"round": None, "next_round": known["round"]},
     ],
-    ids=["clients", "parameters", "double", "common", "average"],
+    ids=["clients", "parameters", "double", "common", "average", "memory", "earlier"],
 )
 def test_a_checkpoint_of_other_shapes_or_types_is_refused_before_anybody_pays(researcher, tmp_path, craft):
     folder = tmp_path / "run"
     researcher.run(killed_after=0, **OWN)
     before = charges(folder)
     edit(folder, **craft(load_file(folder / CHECKPOINT)))
-    with pytest.raises(BadInput, match="Nothing was charged"):
+    with pytest.raises(
+        BadInput, match=r"Nothing was charged|is no checkpoint of this version of Tacit: start again with"
+    ):
         researcher.run(resume=True, **OWN)
     assert charges(folder) == before
 

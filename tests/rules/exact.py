@@ -46,12 +46,3 @@ class Exact:
     def _mean(self, noise, updates):
         total, weight = weighted_sum(zip((1 / (noise / self.horizon + self.tau2)).tolist(), updates, strict=True))
         return total / weight, weight
-
-
-def between_dl(variances: torch.Tensor, products: torch.Tensor, *, replicates: int) -> float:
-    """DerSimonian and Laird 1986: E[Q] = d ((m - 1) + tau^2 (S1 - S2/S1)), solved for tau^2; not below 0.
-    Assumes: at least two clients, variances above zero."""
-    w = 1 / variances
-    s1, s2 = float(w.sum()), float((w**2).sum())
-    q = float(w @ products.diagonal()) - float(w @ products @ w) / s1
-    return max(0.0, (q / replicates - (len(w) - 1)) / (s1 - s2 / s1))

@@ -142,30 +142,6 @@ def test_private_clients_save_about_99_percent_of_the_uplink_and_the_downlink_gr
     assert 2.9 < down / plain_down < 3.1  # the model, its basis (k = 1) and its centre
 
 
-def test_a_run_with_pfa_plus_resumes_to_the_same_bits_and_counts_its_bytes(tmp_path):
-    experiment = tacit.Experiment(
-        data={"clients": 6, "examples_per_client": 40},
-        train={"rounds": 4, "local_steps": 2, "sampling_rate": 0.5},
-        privacy={"kind": "local", "epsilon": [0.5, 0.5, 0.5, 0.5, 9.0, 10.0]},
-        aggregate={"rule": "pfa-plus", "split": "kmeans"},
-        run={"workers": 1},
-    )
-
-    def stop(record):
-        if record["round"] == 1:
-            raise KeyboardInterrupt
-
-    whole = tacit.run(experiment, out=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        tacit.run(experiment, out=tmp_path / "parts", observe=stop)
-    parts = tacit.run(experiment, out=tmp_path / "parts", resume=True)
-    assert [r["loss"] for r in whole.rounds] == [r["loss"] for r in parts.rounds]
-    up = [record["uplink_bytes"] for record in whole.rounds]
-    down = [record["downlink_bytes"] for record in whole.rounds]
-    assert up[1] < 0.6 * up[0]
-    assert down[1] > 2 * down[0]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

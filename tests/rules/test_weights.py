@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from rules.exact import between_dl
 from test_contracts import EPSILONS, LAYOUT, draws, noise_std, sent, statistics
 
 import tacit
@@ -56,27 +55,6 @@ def test_reml_finds_the_variance_between_clients(tau):
         for s in range(5)
     ]
     assert np.mean(found) == pytest.approx(tau**2, rel=0.1)
-
-
-def test_equal_clients_have_no_variance_between_them_and_dl_says_otherwise():
-    sigma = [10.0] * 19 + [0.1]  # one loose client among many tight ones
-    variances = torch.tensor(sigma).double() ** 2
-    cautious, moments = [], []
-    for seed in range(10):
-        products = gram(torch.stack(simulate(tau=0.0, sigma=sigma, seed=seed)))
-        cautious.append(between(variances, products, replicates=4000, caution=2.0))
-        moments.append(between_dl(variances, products, replicates=4000))
-    assert max(cautious) < 0.1**2
-    assert max(moments) > 0.1**2  # the reason for REML
-
-
-def test_dl_is_right_on_average_where_noise_is_equal():
-    sigma = [1.0] * 20
-    found = [
-        between_dl(torch.ones(20).double(), gram(torch.stack(simulate(tau=2.0, sigma=sigma, seed=s))), replicates=4000)
-        for s in range(5)
-    ]
-    assert np.mean(found) == pytest.approx(4.0, rel=0.05)
 
 
 def test_random_effects_lies_between_inverse_variance_and_the_plain_mean():

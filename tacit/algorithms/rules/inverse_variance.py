@@ -1,7 +1,6 @@
-"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise (Gauss-Markov): the mean of least variance if all clients want
-the same. A round whose cohort happens to hold little information (no loose client was drawn) takes a proportionally smaller step:
-the sum is divided by the weight that a cohort of this size is expected to have, where that is more. Clients whose data differ are
-not equal, though: see `random-effects`. Sees: sums."""
+"""`inverse-variance`: each client weighted by 1/sigma^2 of its noise (Gauss-Markov): the mean of least variance if all clients
+want the same; where their data differ see `random-effects`. Sees: sums. A round whose cohort holds less information than a
+cohort of its size is expected to have takes a proportionally smaller step."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +18,8 @@ NEAR = 0.01  # of many clients, those within 1 % of each other have one variance
 
 @dataclass(frozen=True)
 class inverse_variance(Rule):
-    """The sum of update_m/sigma_m^2 over the sum of 1/sigma_m^2, or over its expectation if that is larger. Guarantee: of all
-    weighted means the one of least noise, if sigma_m is the clients' true noise. A client that states less than it has gets more
-    weight than is its due; `robust` does not believe what is stated."""
+    """The sum of update_m/sigma_m^2 over the sum of 1/sigma_m^2, or over its expectation if that is larger. A client that
+    states less noise than it has gets more weight than is its due; `robust` does not believe what is stated."""
 
     sees = "sums"
     needs = ("noise_std",)
@@ -33,7 +31,6 @@ class inverse_variance(Rule):
         return float(facts["noise_std"]) ** -2
 
     def add(self, gathered: Sum, message: Message) -> None:
-        """Raises: BadInput, naming the client, for one that states no noise."""
         clients = message.facts.get("clients", 1)
         gathered.add(1 / variance(message), message.tensors["update"], clients=clients)
 

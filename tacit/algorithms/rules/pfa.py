@@ -26,8 +26,32 @@ CHUNK_ON_DEVICE = 1 << 20  # enough to keep it busy
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue: float32 rows carry no more
 
 
+class Dividing(Rule):
+    """A rule that divides clients into public and private ones by a threshold on epsilon, which everybody in a round receives."""
+
+    split: Any
+    share: float
+
+    def cut(self, epsilons: np.ndarray) -> float:
+        return threshold(epsilons, how=str(self.split), share=self.share)
+
+    def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
+        known = memory.get("threshold")  # the run's, or in the paper's reading that of the round's cohort
+        return Message("server", {}, {"threshold": self.cut(epsilons) if known is None else float(known)})
+
+    def refuse(self, received: Message, *, size: int) -> None:
+        if type(received.facts.get("threshold")) not in (int, float):
+            raise BadInput("The rule pfa needs to be told the threshold, a number.")
+
+    def send(
+        self, update: torch.Tensor, facts: dict[str, Any], received: Message
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The whole update, and which group the client is in: it compares its own epsilon with the threshold."""
+        return {"update": update}, {"group": "public" if facts["epsilon"] >= received.facts["threshold"] else "private"}
+
+
 @dataclass(frozen=True)
-class pfa(Rule):
+class pfa(Dividing):
     """PFA. k above the rank of the public updates adds nothing. Assumes: epsilons are stated truthfully; a client that states a
     large one is public and shapes the subspace, and counts for at most `aggregate.most_share` of the weight."""
 
@@ -53,25 +77,8 @@ class pfa(Rule):
             refuse_unlimited(statistics)
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
         if self.reading == "code":  # split once, over all clients
-            cut = threshold(statistics.epsilons, how=str(self.split), share=self.share)
-            memory["threshold"] = torch.tensor(cut, dtype=torch.float64)
+            memory["threshold"] = torch.tensor(self.cut(statistics.epsilons), dtype=torch.float64)
         return memory
-
-    def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
-        """The epsilon from which a client is public: the run's, or in the paper's reading that of the round's cohort."""
-        known = memory.get("threshold")
-        cut = threshold(epsilons, how=str(self.split), share=self.share) if known is None else float(known)
-        return Message("server", {}, {"threshold": cut})
-
-    def refuse(self, received: Message, *, size: int) -> None:
-        if type(received.facts.get("threshold")) not in (int, float):
-            raise BadInput("The rule pfa needs to be told the threshold, a number.")
-
-    def send(
-        self, update: torch.Tensor, facts: dict[str, Any], received: Message
-    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The whole update, and which group the client is in: it compares its own epsilon with the threshold."""
-        return {"update": update}, {"group": "public" if facts["epsilon"] >= received.facts["threshold"] else "private"}
 
     def start(self) -> "Divided":
         return Divided()

@@ -4,11 +4,11 @@ Sees: sums. A round without a public client leaves the model as it is."""
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
-from tacit.algorithms import Applied, Layout, Memory, PopulationStatistics, Rule, Sum
-from tacit.algorithms.rules.pfa import pfa
+from tacit.algorithms import Applied, Layout, Memory, PopulationStatistics, Sum
+from tacit.algorithms.rules import refuse_unlimited
+from tacit.algorithms.rules.pfa import Dividing
 from tacit.errors import BadInput
 from tacit.types import Message
 
@@ -22,29 +22,16 @@ class PublicSum:
 
 
 @dataclass(frozen=True)
-class public_only(Rule):
+class public_only(Dividing):
     """The public mean by epsilon. Clients are divided and told apart as by `pfa`; private ones upload as much, for nothing."""
 
     split: Literal["gmm", "kmeans", "top"] = "top"  # how clients are divided into public and private
     share: float = 0.1  # of the clients that `top` makes public
     sees = "sums"
 
-    def _pfa(self) -> pfa:
-        return pfa(split=self.split, share=self.share)
-
     def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
-        return self._pfa().init(layout, statistics)
-
-    def tell(self, memory: Memory, epsilons: np.ndarray) -> Message:
-        return self._pfa().tell(memory, epsilons)
-
-    def refuse(self, received: Message, *, size: int) -> None:
-        self._pfa().refuse(received, size=size)
-
-    def send(
-        self, update: torch.Tensor, facts: dict[str, Any], received: Message
-    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        return self._pfa().send(update, facts, received)
+        refuse_unlimited(statistics)
+        return {"threshold": torch.tensor(self.cut(statistics.epsilons), dtype=torch.float64)}
 
     def weight(self, facts: dict[str, Any]) -> float:
         return float(facts["epsilon"])

@@ -1,26 +1,18 @@
-"""`random-effects`: the weights that come nearest to FedAvg's mean: noise against the variance between clients.
+"""`random-effects`: the weights that come nearest to FedAvg's mean: noise against the variance between clients. Sees: rows.
 
-The model of meta-analysis: client m's update is the common one, plus its own deviation N(0, tau^2), plus its known
-noise N(0, sigma_m^2); every coordinate is one more replicate. What is wanted is the mean by examples, p_m = n_m/n. Weights
-w that sum to 1 miss it by sum (w_m - p_m) deviation_m, the same in every round, and by sum w_m noise_m, fresh in every
-round: after H rounds the squared error is H^2 tau^2 sum (w_m - p_m)^2 + H sum w_m^2 sigma_m^2, which is least for
+The model of meta-analysis: client m's update is the common one, plus its own deviation N(0, tau^2), plus its known noise
+N(0, sigma_m^2); every coordinate is one more replicate. What is wanted is the mean by examples, p_m = n_m/n. Weights w that sum to
+1 miss it by sum (w_m - p_m) deviation_m, the same in every round, and by sum w_m noise_m, fresh in every round: after H rounds
+(`horizon`) the squared error is H^2 tau^2 sum (w_m - p_m)^2 + H sum w_m^2 sigma_m^2, which is least for
 
     w_m = (p_m tau^2 + c)/(tau^2 + sigma_m^2/H),  c such that they sum to 1.
 
-If clients want the same, tau^2 is 0 and this is `inverse-variance`; if they differ much, it is `mean`. H (`horizon`) is how
-often a client is expected to take part: T rounds, times the cohort's share of all. Where the result is a running mean of
-models, a round counts as far as it is in it (tacit/training/optimizer.py). A model that forgets its early rounds has a
-shorter one, and where clients differ in the few directions that matter most, a longer one is better; accuracy is flat in
-it over a factor of ten (docs/results.md, "The horizon").
-
-tau^2 is estimated by restricted maximum likelihood (Patterson and Thompson 1971) from each client's mean residual over
-all rounds so far, whose noise is sigma^2 over their number; differences are believed only beyond `caution` standard
-errors of the score. DerSimonian and Laird's moment estimator weighs residuals by
-1/sigma^2 once, so with budgets from 0.1 to 10 the tight clients' noise swamps it (tests/rules).
-
-What is remembered has a fixed size: of a residual m = 2,053 sums of coordinates under random signs, and of
-clients the 256 that took part last. Signs keep noise what it was, N(0, sigma^2) in every sum, so the model holds for sums as
-for coordinates, with m replicates for d: tau^2 has the relative standard error sqrt(2/(m n)), 0.2 % with all 256. Sees: rows."""
+If clients want the same, tau^2 is 0 and this is `inverse-variance`; if they differ much, it is `mean`. Accuracy is flat in H over a
+factor of ten (docs/results.md, "The horizon"). tau^2 is estimated by restricted maximum likelihood (Patterson and Thompson 1971)
+from each client's mean residual over all rounds so far; differences are believed only beyond `caution` standard errors of the
+score. DerSimonian and Laird's moment estimator is swamped by tight clients' noise (tests/rules). What is remembered has a fixed
+size: 2,053 sums of coordinates under random signs, of the 256 clients that took part last, so tau^2 has the relative standard error
+sqrt(2/(m n)), 0.2 % with all 256."""
 
 import hashlib
 import math

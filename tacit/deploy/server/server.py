@@ -31,10 +31,9 @@ from tacit.deploy.site.keys import seals_of
 from tacit.deploy.site.requests import Roster, Terms, sent, terms_of
 from tacit.deploy.site.rows import public_rows, shape
 from tacit.engine.assemble import Parts, assemble, with_rule
-from tacit.engine.budget import BudgetTracker
 from tacit.engine.history import History, finish, note_clients
 from tacit.engine.ledgers import open_ledger
-from tacit.engine.loop import Observer, loop
+from tacit.engine.loop import BudgetTracker, Observer, loop
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by, query_of
 from tacit.engine.run_folder import Folder, open_folder
 from tacit.errors import BadInput, BudgetExhausted, RunExists, TacitError
@@ -334,6 +333,5 @@ def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:
     if ledger is None or not parts.plan.sampler.charges_all:
         return rounds
     _, first = folder.restore() or (None, 0)
-    budgets = BudgetTracker(parts, ledger)
-    left = ledger.rounds_left_to_all(budgets.budget, budgets.price_of_all, hint=rounds)
+    left = BudgetTracker(parts, ledger).rounds_left_to_all(hint=rounds)
     return ledger.charged_rounds() + min(rounds - first, left)
