@@ -2,12 +2,14 @@
 
 import io
 import json
+import shutil
 
 import matplotlib.image
 import pytest
 import torch
+from engine.conftest import SMALL
 from rich.console import Console
-from trained import same_model
+from trained import Stop, changed, same_model, stop_after
 
 import tacit
 from tacit.engine import loop
@@ -28,17 +30,18 @@ def scored(history):
     return [record["round"] for record in history.rounds if "accuracy" in record]
 
 
-@pytest.fixture
-def runs(small, tmp_path):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
     """A run that is tested in every round, and one that is tested after every third."""
+    place = tmp_path_factory.mktemp("runs")
     return {
-        every: tacit.run(small(**SEVEN, run={"evaluate_every": every}), out=tmp_path / f"every-{every}", page=False)
+        every: tacit.run(changed(SMALL, SEVEN | {"run": {"evaluate_every": every}}), out=place / f"{every}", page=False)
         for every in (None, 3)
     }
 
 
-def test_the_model_is_the_same_bit_for_bit_and_the_last_round_is_tested(runs, tmp_path):
-    assert same_model(tmp_path / "every-None", tmp_path / "every-3")
+def test_the_model_is_the_same_bit_for_bit_and_the_last_round_is_tested(runs):
+    assert same_model(runs[None].out, runs[3].out)
     assert (scored(runs[None]), scored(runs[3])) == (list(range(7)), [2, 5, 6])
     often, rare = runs[None].rounds, runs[3].rounds
     for here, there in zip(often, rare, strict=True):
@@ -49,20 +52,13 @@ def test_the_model_is_the_same_bit_for_bit_and_the_last_round_is_tested(runs, tm
     assert runs[3].summary["test_accuracy"] == runs[None].summary["test_accuracy"] == rare[-1]["accuracy"]
 
 
-def test_it_is_no_part_of_what_a_release_depends_on(small, tmp_path):
-    class Killed(Exception):
-        pass
-
-    def kill(record):
-        if record["round"] == 3:
-            raise Killed
-
-    whole = tacit.run(small(**SEVEN), out=tmp_path / "whole", page=False)
-    with pytest.raises(Killed):
-        tacit.run(small(**SEVEN, run={"evaluate_every": 5}), out=tmp_path / "here", page=False, observe=kill)
+def test_it_is_no_part_of_what_a_release_depends_on(runs, small, tmp_path):
+    whole = runs[None]
+    with pytest.raises(Stop):
+        tacit.run(small(**SEVEN, run={"evaluate_every": 5}), out=tmp_path / "here", page=False, observe=stop_after(3))
     other = small(**SEVEN, run={"evaluate_every": 2})
     resumed = tacit.run(other, out=tmp_path / "here", resume=True, page=False)
-    assert same_model(tmp_path / "whole", tmp_path / "here")
+    assert same_model(whole.out, tmp_path / "here")
     assert scored(resumed) == [5, 6]
     charges = [len(list(one.ledger.entries())) for one in (whole, resumed)]
     assert charges[0] == charges[1]  # what was repeated was the very same release
@@ -93,13 +89,14 @@ def test_what_is_no_number_of_rounds_is_refused(small, every):
 
 
 def test_pages_and_the_terminal_show_the_rounds_that_were_tested(runs, tmp_path):
-    page = run_page(read(tmp_path / "every-3"))
+    rare = shutil.copytree(runs[3].out, tmp_path / "rare")
+    page = run_page(read(rare))
     assert [score is None for score in page["rounds"]["score"]] == [True, True, False, True, True, False, False]
-    series = several_page([Entry("rare", (read(tmp_path / "every-3"),), 7)], name="some")["entries"][0]["series"]
+    series = several_page([Entry("rare", (read(rare),), 7)], name="some")["entries"][0]["series"]
     assert [value is None for value in series["score"]["mean"]] == [True, True, False, True, True, False, False]
-    (tmp_path / "every-3" / "summary.json").unlink()
-    (tmp_path / "every-3" / "rounds.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in runs[3].rounds[:5]))
-    unfinished = run_page(read(tmp_path / "every-3"))
+    (rare / "summary.json").unlink()
+    (rare / "rounds.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in runs[3].rounds[:5]))
+    unfinished = run_page(read(rare))
     assert unfinished["metric"]["value"] == pytest.approx(runs[3].rounds[2]["accuracy"], rel=1e-4)
     display = Display(Console(file=io.StringIO()))
     facts = [display._facts({"round": r} | ({"accuracy": 0.5} if r == 2 else {})) for r in range(4)]
@@ -108,7 +105,7 @@ def test_pages_and_the_terminal_show_the_rounds_that_were_tested(runs, tmp_path)
 
 def test_a_comparison_draws_and_counts_the_rounds_that_were_tested(runs, small, tmp_path):
     cell = Cell("rare", "rare", {}, (small(**SEVEN, run={"evaluate_every": 3}),))
-    row = Row(cell, (Run(0, tmp_path / "every-3", runs[3].summary, tuple(runs[3].rounds)),))
+    row = Row(cell, (Run(0, runs[3].out, runs[3].summary, tuple(runs[3].rounds)),))
     known = [record["accuracy"] for record in runs[3].rounds if "accuracy" in record]
     assert row.runs[0].score == pytest.approx(sum(known) / 3)
     names = figures.draw(tmp_path, [row])

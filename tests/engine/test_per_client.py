@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -22,12 +23,22 @@ from tacit.lab.grid import plain
 from tacit.report.closing import closing
 from tacit.report.page import collect
 
+ASKED = changed(metric={"per_client": True}, privacy={"epsilon": 5.0})
 
-def test_a_simulation_measures_its_model_on_every_clients_own_rows_when_asked(tmp_path):
-    asked = changed(metric={"per_client": True}, privacy={"epsilon": 5.0})
-    history = tacit.run(asked, out=tmp_path / "run")
-    found = json.loads((tmp_path / "run" / "per_client.json").read_text())
-    parts = build(asked)
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """A run whose clients were measured."""
+    return tacit.run(ASKED, out=tmp_path_factory.mktemp("measured") / "run", page=False)
+
+
+@pytest.fixture(scope="module")
+def found(history):
+    return json.loads((history.out / "per_client.json").read_text())
+
+
+def test_a_simulation_measures_its_model_on_every_clients_own_rows_when_asked(history, found):
+    parts = build(ASKED)
     assert found["note"].startswith("From raw data: not covered by epsilon")
     assert (found["metric"], found["clients"]) == ("accuracy", list(parts.population.names))
     for index, (value, (low, high)) in enumerate(zip(found["values"], found["intervals"], strict=True)):
@@ -36,13 +47,13 @@ def test_a_simulation_measures_its_model_on_every_clients_own_rows_when_asked(tm
             right = (history.model(client.x).argmax(1) == client.y).float().mean()
         assert value == pytest.approx(float(right))
         assert low <= value <= high
-    page = collect([tmp_path / "run"])
+    page = collect([history.out])
     assert page["per_client"]["values"] == sorted(page["per_client"]["values"])
-    assert "not covered" not in (tmp_path / "run" / "summary.json").read_text()
+    assert "not covered" not in (history.out / "summary.json").read_text()
 
 
 def test_nobody_is_measured_unless_it_is_asked_for(tmp_path):
-    tacit.run(changed(privacy={"epsilon": 5.0}), out=tmp_path / "run")
+    tacit.run(changed(privacy={"epsilon": 5.0}), out=tmp_path / "run", page=False)
     assert not (tmp_path / "run" / "per_client.json").exists()
     assert collect([tmp_path / "run"])["per_client"] is None
 
@@ -53,19 +64,14 @@ def test_a_deployment_refuses_to_measure_clients():
 
 
 @pytest.mark.parametrize("crafted", [{"values": ["high"] * 5}, {"intervals": [3]}, {"clients": 3}], ids=str)
-def test_an_edited_file_of_clients_is_refused(tmp_path, crafted):
-    tacit.run(changed(metric={"per_client": True}, privacy={"epsilon": 5.0}), out=tmp_path / "run")
-    path = tmp_path / "run" / "per_client.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | crafted))
+def test_an_edited_file_of_clients_is_refused(history, found, tmp_path, crafted):
+    shutil.copytree(history.out, tmp_path / "run")
+    (tmp_path / "run" / "per_client.json").write_text(json.dumps(found | crafted))
     with pytest.raises(BadInput, match="is damaged"):
         collect([tmp_path / "run"])
 
 
-def test_how_clients_differ_is_told_beside_their_numbers_and_on_the_terminal_but_not_in_the_summary(tmp_path):
-    history = tacit.run(
-        changed(metric={"per_client": True}, privacy={"epsilon": 5.0}), out=tmp_path / "run", page=False
-    )
-    found = json.loads((tmp_path / "run" / "per_client.json").read_text())
+def test_how_clients_differ_is_told_beside_their_numbers_and_on_the_terminal_but_not_in_the_summary(history, found):
     values = np.sort(found["values"])
     assert found["spread"]["std"] == pytest.approx(values.std())
     assert (found["spread"]["worst"], found["spread"]["best"]) == (values[0], values[-1])
@@ -73,7 +79,7 @@ def test_how_clients_differ_is_told_beside_their_numbers_and_on_the_terminal_but
     closing(history, Console(file=(file := io.StringIO()), width=300))
     assert f"By client: mean {values.mean():.4f}, std {values.std():.4f}" in file.getvalue()
     assert "not covered by epsilon" in file.getvalue()
-    assert "worst_tenth" not in (tmp_path / "run" / "summary.json").read_text()
+    assert "worst_tenth" not in (history.out / "summary.json").read_text()
 
 
 def test_the_worst_tenth_is_a_mean_over_the_clients_that_are_served_worst():

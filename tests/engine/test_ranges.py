@@ -95,11 +95,17 @@ def test_every_client_pays_for_the_query_before_round_0_and_in_all_no_more_than_
         assert 0.99 * 0.05 * limit < price.epsilon(((query, 1),), delta=1e-5) <= 0.05 * limit
 
 
-def test_the_noise_that_is_drawn_is_the_noise_that_is_charged(hospitals, tmp_path, monkeypatch):
-    drawn = []
-    real = NoisyCounts.noise
-    monkeypatch.setattr(NoisyCounts, "noise", lambda self, *rest: drawn.append(self) or real(self, *rest))
+def test_the_charge_is_on_disk_when_the_noise_is_drawn_and_is_that_of_the_noise(hospitals, tmp_path, monkeypatch):
+    drawn, seen, real = [], [], NoisyCounts.noise
+
+    def noted(self, *rest):
+        drawn.append(self)
+        seen.append([round for _, round, _ in charges(tmp_path / "run")])
+        return real(self, *rest)
+
+    monkeypatch.setattr(NoisyCounts, "noise", noted)
     history = tacit.run(hospitals(), out=tmp_path / "run", page=False)
+    assert seen == [[-1] * 3] * 3
     priced = [
         event.noise_multiplier
         for name in history.ledger.charged()
@@ -108,19 +114,6 @@ def test_the_noise_that_is_drawn_is_the_noise_that_is_charged(hospitals, tmp_pat
     ]
     assert sorted(noise.noise_multiplier for noise in drawn) == sorted(priced)
     assert {(noise.l2_squared, noise.cells) for noise in drawn} == {(1, 123)}
-
-
-def test_the_charge_is_on_disk_when_the_noise_is_drawn(hospitals, tmp_path, monkeypatch):
-    seen = []
-    real = NoisyCounts.noise
-
-    def noted(self, *rest):
-        seen.append([round for _, round, _ in charges(tmp_path / "run")])
-        return real(self, *rest)
-
-    monkeypatch.setattr(NoisyCounts, "noise", noted)
-    tacit.run(hospitals(), out=tmp_path / "run", page=False)
-    assert seen == [[-1] * 3] * 3
 
 
 @pytest.mark.parametrize("randomness", ["seeded", "os"])
@@ -244,6 +237,7 @@ def test_without_privacy_ranges_are_exact_and_nothing_is_charged(hospitals, tmp_
     } == trained  # the test rows are not among them
     assert sum(trained.values()) < 200 + 250 + 300
     assert set(answers["noise_std"].values()) == {0.0}
+    assert queries.kept(tmp_path) == {}
     assert not (tmp_path / "run" / "ledger.db").exists()
 
 
@@ -313,7 +307,3 @@ def test_rounded_noise_that_is_small_makes_no_empty_bin_count():
             query.found(list(true + np.rint(rng.normal(0, std, true.shape))), sizes, stds) != first for _ in range(400)
         )
         assert wrong <= 12, std  # 1 % of 400 is 4
-
-
-def test_a_folder_without_queries_has_no_answers(tmp_path):
-    assert queries.kept(tmp_path) == {}
