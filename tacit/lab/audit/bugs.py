@@ -17,7 +17,7 @@ from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.crypto.grid import Quantised
 from tacit.engine.assemble import Parts
-from tacit.engine.wrap import wrap
+from tacit.engine.canaries import wrap
 from tacit.errors import BadInput
 from tacit.lab.audit.evidence import layers_of
 from tacit.lab.audit.probes import Prepare
