@@ -129,6 +129,13 @@ class PrivacySection(Section):
         return self.unit or ("client" if self.kind in ("central", "distributed") else "record")
 
     @property
+    def known_shares(self) -> int:
+        """How many clients may tell the server their shares of the noise: of records one at least, since every client reads the
+        model and knows its own.
+        """
+        return self.colluding or int(self.sums_records)
+
+    @property
     def rule(self) -> str:
         """The strategy that applies: a given noise is the same for all, otherwise budgets are spread."""
         return self.strategy or ("same-noise" if self.noise_said else "spread")

@@ -1,5 +1,6 @@
 """Noise once: sums of all clients' records under a trusted server, each client its own epsilon by its own rate."""
 
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOptionalMemberAccess=false
 import json
 import math
 import sqlite3
@@ -236,8 +237,9 @@ def test_what_has_no_price_or_no_wire_yet_is_refused():
         prepared(experiment())
     with pytest.raises(BadInput, match="A search has no price"):
         refuse_unsearchable(experiment())
-    with pytest.raises(Refused, match="simulations"):
-        kind_of(experiment()).refuse_at_site(experiment())
+    for how in ("none", "masks"):
+        with pytest.raises(Refused, match="would read the site's single report"):
+            kind_of(secret(how)).refuse_at_site(secret(how))
     with pytest.raises(BadInput, match="sets no limit"):
         build(experiment(privacy={"epsilon": (1.0, 2.0, 3.0, math.inf)}))
     with pytest.raises(BadInput, match="probability below 1e-05"):

@@ -118,7 +118,7 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
         values["data"]["clients"] = int(sites)
     count = int(sites) if sites.isdecimal() else len(sites.split(","))
     if experiment.protect.kind == "paillier" and experiment.protect.threshold is None:
-        values["protect"]["threshold"] = fewest_shares(of=count, colluding=experiment.privacy.colluding or 0)
+        values["protect"]["threshold"] = fewest_shares(of=count, colluding=experiment.privacy.known_shares)
     chosen = Experiment(**values)
     refuse_undeployable(chosen)
     refuse_threshold(chosen, clients=count)

@@ -11,7 +11,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import Algorithm
 from tacit.algorithms.record_sums import RecordSums, SumNoise
 from tacit.data.population import Population
-from tacit.errors import BadInput, Refused
+from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
@@ -152,10 +152,7 @@ class CentralRecords:
         return RecordSumsPlan(privacy.clip, chosen, np.asarray(population.sizes), size, rounds, who)
 
     def refuse_at_site(self, experiment: Experiment) -> None:
-        """Raises Refused: sites do not draw batches for a server that noises once yet."""
-        raise Refused(
-            'privacy.kind = "central" with unit = "record" runs in simulations; a deployment has unit = "client".'
-        )
+        """Nothing: the server is trusted, and the site's own ledger is charged for every answer."""
 
 
 def _cost(rounds: int, delta: float) -> Any:

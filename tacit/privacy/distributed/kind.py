@@ -339,7 +339,7 @@ class Distributed:
                 l2_squared=grid.l2_squared,
                 dimension=grid.dimension,
                 fewest=fewest,
-                colluding=privacy.colluding or 0,
+                colluding=privacy.known_shares,
                 most=min(who.cohort, int(mine.sum())),
             )
             noises.append(noise)
@@ -372,7 +372,7 @@ def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
     """Refuses a split key that could not keep the promise about colluding clients. Guarantee, of what passes: of one round no
     two different sums are opened unless more than `privacy.colluding` clients help. A common key (`threshold = 1`) passes:
     there each round has one opener. Raises: BadInput, which names the thresholds that work."""
-    t, colluding = experiment.protect.threshold or 1, experiment.privacy.colluding or 0
+    t, colluding = experiment.protect.threshold or 1, experiment.privacy.known_shares
     if t == 1:
         return
     if not 2 <= clients <= MOST_SHARES:

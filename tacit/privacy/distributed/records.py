@@ -12,12 +12,12 @@ from tacit.algorithms.encrypted import Group
 from tacit.algorithms.record_sums import SecretRecordSums
 from tacit.crypto.grid import RoundedSum, SumGrid
 from tacit.data.population import Population
-from tacit.errors import BadInput, Refused
+from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import SUMS, SampledSumDpEvent
-from tacit.privacy.distributed.kind import ALL, DistributedPlan, OneProcess, summing_rule
+from tacit.privacy.distributed.kind import ALL, Distributed, DistributedPlan, OneProcess, refuse_threshold, summing_rule
 from tacit.privacy.distributed.mechanism import LOG2_CUT, SharedNoise
 from tacit.privacy.guarantee import ACCOUNTANT, ONE_RECORD, Words
 from tacit.privacy.integers import distance
@@ -154,12 +154,13 @@ class DistributedRecords:
         """
         privacy, rounds, clients = experiment.privacy, experiment.train.rounds, len(population)
         summing_rule(experiment)
+        refuse_threshold(experiment, clients=clients)
         epsilons, sizes = np.asarray(population.to_spread, dtype=float), np.asarray(population.sizes)
         if not np.isfinite(epsilons).all():
             raise BadInput(
                 "epsilon = inf sets no limit, so no sampling rate follows from it: give every client a number."
             )
-        fewest, colluding = privacy.fewest_reports or clients, privacy.colluding or 1
+        fewest, colluding = privacy.fewest_reports or clients, privacy.known_shares
         if not colluding < fewest <= clients:
             raise BadInput(
                 f"Expected privacy.colluding < privacy.fewest_reports <= {clients} clients, got {colluding} and {fewest}:"
@@ -185,7 +186,5 @@ class DistributedRecords:
         return SecretRecordsPlan(grid, (shares(chosen.multiplier, grid),), groups, rounds, who, chosen, sizes)  # type: ignore[arg-type]
 
     def refuse_at_site(self, experiment: Experiment) -> None:
-        """Raises Refused: sites do not take part in such sums yet."""
-        raise Refused(
-            'privacy.kind = "distributed" with unit = "record" runs in simulations; a deployment has unit = "client".'
-        )
+        """Raises Refused where the server could read the site's own report."""
+        Distributed().refuse_at_site(experiment)
