@@ -85,7 +85,7 @@ def test_a_kind_of_somebody_elses_is_planned_compared_reported_and_its_ledger_re
 def test_a_site_takes_no_kind_but_tacits_own_even_if_its_people_accepted_the_experiment():
     experiment = tacit.Experiment(**TOY)
     limits = Limits(epsilon=8.0, delta=1e-5, unit="client", trial=True, accept={"experiments": (digest(experiment),)})
-    with pytest.raises(Refused, match="a kind of privacy that is not Tacit's own"):
+    with pytest.raises(Refused, match="kind of privacy is not Tacit's own"):
         hold(limits, Demand(experiment=experiment))
 
 

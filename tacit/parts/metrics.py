@@ -40,6 +40,7 @@ class Answers:
 
     @property
     def test_rows(self) -> int:
+        """How many rows were tested; of tokens a row has several answers."""
         return len(self.targets) if self.row is None else int(self.row.max(initial=-1)) + 1
 
     def rows(self, index: np.ndarray) -> "Answers":
@@ -50,12 +51,14 @@ class Answers:
 
     @property
     def labels(self) -> np.ndarray:
+        """The predicted class of every answer, or 0 and 1 for every label."""
         if self.kind == "multilabel":
             return (self.predictions > 0.5).astype(int)
         return self.predictions.argmax(-1)
 
     @property
     def classes(self) -> Sequence[int]:
+        """The classes by number."""
         return range(self.predictions.shape[-1])
 
 

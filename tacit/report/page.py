@@ -145,10 +145,13 @@ def cost(folder: Path) -> dict[str, Any]:
     rows = rows_of(overlay.grid_of(folder)[1], {})
     sums = ledger.together(rows)
     said = {one.sentence for one in sums}
-    # a table has no sentence beside a sum: where nothing adds all runs up, that it is of some
-    epsilons = [shown(one.epsilon) + (f", of one of {one.ways} ways" if one.ways > 1 else "") for one in sums]
-    found = [one.record() | {"epsilon": e, "sentence": one.sentence} for one, e in zip(sums, epsilons, strict=True)]
+    found = [one.record() | {"epsilon": _epsilon(one), "sentence": one.sentence} for one in sums]
     return {"sums": found, "notes": [note for note in ledger.notes(rows) if note not in said]}
+
+
+def _epsilon(sums: ledger.Together) -> str:
+    # a table has no sentence beside a sum: where nothing adds all runs up, it is of some
+    return shown(sums.epsilon) + (f", of one of {sums.ways} ways" if sums.ways > 1 else "")
 
 
 # A deployment, as its server sees it.

@@ -11,7 +11,7 @@ CENTRAL = ("--set", "privacy.kind=central", "--set", "privacy.epsilon=8", "--set
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("tune", "digits", *CENTRAL, "--vary", "train.learning_rate=0.1,0.4", "--runs", "0"), "above 1"),
+        (("tune", "digits", *CENTRAL, "--vary", "train.learning_rate=0.1,0.4", "--runs", "0"), "2 to 1,000,000 runs"),
         (
             ("tune", "digits", *CENTRAL, "--set", "privacy.sampler=cyclic", "--vary", "train.learning_rate=0.1,0.4"),
             "sampler",

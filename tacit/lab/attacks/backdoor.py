@@ -59,7 +59,7 @@ class backdoor(Attack):
         clean = results.estimate([untouched(attacked, run.folder) for attacked, run in pairs], (0.0, 1.0))
         estimates.append(_estimate(rows[-1], BACKDOORED, clean))
         run = read(rows[0].runs[0].folder).experiment  # with the rule that was usual
-        attack, promised = run.attack or AttackSection(), "no" if run.privacy.kind == "none" else run.privacy.kind
+        attack, promised = run.attack or AttackSection(), run.privacy.kind.replace("none", "no")
         share = f"{attack.clients:.3g} of the clients malicious"
         many = f"{attack.clients} malicious clients" if isinstance(attack.clients, int) else share
         attacked = f"{attack.kind}, {many} from round {attack.start + 1}; {promised} privacy"
