@@ -101,7 +101,7 @@ def compare_command(
 
     from tacit.lab.attacks import IN_RUNS, chosen, with_columns
     from tacit.lab.compare import table
-    from tacit.lab.compare.grid import ASKED, refuse_taken
+    from tacit.lab.compare.grid import GRID
     from tacit.lab.grid import compare
     from tacit.lab.worker import Display
     from tacit.report.page import write_page
@@ -109,7 +109,7 @@ def compare_command(
 
     attacks = chosen(attack, said)
     if out is not None:
-        refuse_taken(out, resume=resume, force=force)
+        GRID.refuse_taken(out, resume=resume, force=force)
     base, choices, count = _grid(experiment, vary or [], settings, seeds, known=out if resume else None)
     if IN_RUNS in attacks:
         base.setdefault("attack", {"kind": "replacement"})
@@ -121,7 +121,7 @@ def compare_command(
     folder, screen = out or new_folder(f"{base.get('name', 'digits')}-compare"), console()
     words = [f" --attack {attack}"] * bool(attack) + [f" --with {word}" for word in having or ()]
     go_on = f"go on with `tacit compare --resume --out {folder}{''.join(words)}`"
-    with stoppable((folder / ASKED).exists, lambda: go_on):
+    with stoppable((folder / GRID.file).exists, lambda: go_on):
         with Display(screen) as display:
             options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
             rows = compare(base, choices, seeds=count, out=folder, ledger=ledger, **options)
@@ -160,13 +160,13 @@ def _grid(
     experiment: str | None, vary: list[str], settings: list[str], seeds: int | None, *, known: Path | None
 ) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
     """The base experiment, what varies, and the number of seeds; from the known folder where they are not said."""
-    from tacit.lab.compare.grid import BASE, asked, parse_vary, text
+    from tacit.lab.compare.grid import BASE, GRID, parse_vary, text
     from tacit.lab.grid import plain
 
     choices, count = parse_vary(vary), SEEDS if seeds is None else seeds
     source: str | Path | None = experiment
     if known is not None:
-        before, seeds_before = asked(known)
+        _, before, seeds_before = GRID.asked(known)
         choices, count = choices or before, seeds_before if seeds is None else seeds
         source = experiment or known / BASE
     try:
@@ -198,18 +198,18 @@ def tune_command(
     if resume and (experiment or vary or settings or runs is not None):
         raise BadInput("--resume goes on with a search as it was asked for: give --out alone.")
     check_resume(out, resume=resume, force=False, what="search")
-    given = {"runs": RUNS if runs is None else runs}
+    count = RUNS if runs is None else runs
     if experiment is not None and (Path(experiment) / FEDERATION).is_file():
         named = {"--vary": vary, "--set": settings, "--out": out}
-        _price_of_federation(Path(experiment), given["runs"], named | {"--force": force}, price=price)
+        _price_of_federation(Path(experiment), count, named | {"--force": force}, price=price)
         return
     chosen = None if resume else load(experiment, settings)
 
     from rich.text import Text
 
-    from tacit.lab.compare.grid import parse_vary
+    from tacit.lab.compare.grid import SEARCH, parse_vary
     from tacit.lab.grid import plain
-    from tacit.lab.tuning.search import ASKED, BEST, asked, price_of, prices, tune
+    from tacit.lab.tuning.search import BEST, price_of, prices, tune
     from tacit.simulation import new_folder
 
     screen = console()
@@ -219,15 +219,15 @@ def tune_command(
             screen.print(Text(line), soft_wrap=True)
 
     if chosen is None and out is not None:
-        base, choices, given = asked(out)
+        base, choices, count = SEARCH.asked(out)
     else:
         base, choices = plain(chosen or {}), parse_vary(vary or [])
     if price:
-        announce(*price_of(base, choices, **given))
+        announce(*price_of(base, choices, runs=count))
         return
     path = out or new_folder(f"{base.get('name', 'experiment')}-tune")
-    with stoppable((path / ASKED).exists, lambda: f"go on with `tacit tune --resume --out {path}`"):
-        found = tune(base, choices, out=path, resume=resume, force=force, announce=announce, **given)
+    with stoppable((path / SEARCH.file).exists, lambda: f"go on with `tacit tune --resume --out {path}`"):
+        found = tune(base, choices, runs=count, out=path, resume=resume, force=force, announce=announce)
     if as_json():
         print_json(found)
     else:

@@ -12,17 +12,16 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console
 
-from tacit import check
+from tacit import check, store
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.compare import figures, table
 from tacit.lab.compare import ledger as one_ledger
 from tacit.lab.compare.findings import columns
-from tacit.lab.compare.grid import expand, note, refuse_taken, refuse_two_metrics, take, tasks_of, try_out
+from tacit.lab.compare.grid import GRID, expand, refuse_two_metrics, tasks_of, try_out
 from tacit.lab.compare.results import Row, rows_of
 from tacit.lab.worker import Display, run_all
 from tacit.report.page import write_page
-from tacit.store import cores
 
 
 def compare(
@@ -43,9 +42,9 @@ def compare(
     With `ledger` all runs are charged to that file, which other runs on the same data may share, each with its part of
     privacy.delta; a grid that the clients cannot pay for as a whole raises BudgetExhausted before anything starts."""
     folder, values = Path(out), with_ledger(plain(experiment), vary, seeds=seeds, ledger=ledger)
-    jobs = cores() if jobs is None else jobs
+    jobs = store.cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
-    refuse_taken(folder, resume=resume, force=force)
+    GRID.refuse_taken(folder, resume=resume, force=force)
     cells = expand(values, vary, seeds=seeds)
     refuse_two_metrics(cells)
     known = [] if force else tasks_of(folder, cells)
@@ -53,9 +52,9 @@ def compare(
     for cell in cells:
         if not known or any(task.cell is cell and not task.finished for task in known):
             try_out(cell)
-    lock = take(folder, force=force)
+    lock = GRID.take(folder, force=force)
     try:
-        note(folder, values, vary, seeds=seeds)
+        GRID.write(folder, GRID.texts(values, vary, seeds))
         tasks = tasks_of(folder, cells)
         waiting = [task for task in tasks if not task.finished]
         display = display or Display(Console(quiet=True))

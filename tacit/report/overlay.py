@@ -6,7 +6,6 @@ never share an axis."""
 
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from tacit.lab.compare import results
 from tacit.lab.compare.differences import Scored, differences
 from tacit.lab.compare.findings import Finding, findings
 from tacit.lab.compare.findings import columns as attack_columns
-from tacit.lab.compare.grid import ASKED, BASE, Cell, Task, asked, expand, tasks_of
+from tacit.lab.compare.grid import ASKED, GRID, Cell, Task, expand, tasks_of
 from tacit.lab.compare.results import BACKDOORED, CONFIDENCE, LAST_ROUNDS, Estimate, estimate, statement
 from tacit.lab.compare.table import AUC
 from tacit.parts import metrics
@@ -99,12 +98,9 @@ def called(folder: Path) -> str:
 
 def grid_of(folder: Path) -> tuple[list[Cell], list[Task]]:
     """The cells of a comparison and its runs. Raises BadInput where its files are damaged."""
-    vary, seeds = asked(folder)
-    try:
-        cells = expand(tomllib.loads((folder / BASE).read_text("utf-8")), vary, seeds=seeds)
-        return cells, tasks_of(folder, cells)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{folder / BASE} is damaged ({' '.join(str(error).split())}).") from None
+    base, vary, seeds = GRID.asked(folder)
+    cells = expand(base, vary, seeds=seeds)
+    return cells, tasks_of(folder, cells)
 
 
 def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.compare import ledger
 from tacit.lab.compare.findings import findings
-from tacit.lab.compare.grid import ASKED, text
+from tacit.lab.compare.grid import ASKED, SEARCH, text
 from tacit.lab.compare.results import rows_of
-from tacit.privacy.guarantee import SEEDED, shown
+from tacit.privacy.guarantee import SEEDED
 from tacit.report import overlay
 from tacit.report.collect import asset, figure_scripts, metric_facts, run_page, settings, short
 from tacit.report.overlay import FEDERATION, RESULTS
@@ -145,13 +145,8 @@ def cost(folder: Path) -> dict[str, Any]:
     rows = rows_of(overlay.grid_of(folder)[1], {})
     sums = ledger.together(rows)
     said = {one.sentence for one in sums}
-    found = [one.record() | {"epsilon": _epsilon(one), "sentence": one.sentence} for one in sums]
+    found = [one.record() | {"epsilon": one.bare, "sentence": one.sentence} for one in sums]
     return {"sums": found, "notes": [note for note in ledger.notes(rows) if note not in said]}
-
-
-def _epsilon(sums: ledger.Together) -> str:
-    # a table has no sentence beside a sum: where nothing adds all runs up, it is of some
-    return shown(sums.epsilon) + (f", of one of {sums.ways} ways" if sums.ways > 1 else "")
 
 
 # A deployment, as its server sees it.
@@ -222,14 +217,14 @@ def _absent(record: dict[str, Any]) -> dict[str, str]:
 
 # The page of a search (`tacit tune`): its best, and all runs, which are paid for.
 
-ASKED_SEARCHED, BEST, RUNS = "tune.toml", "best", "runs"  # as tacit/lab/tuning/search.py has them
+BEST, RUNS = "best", "runs"  # as tacit/lab/tuning/search.py has them
 MOST_RUNS = 500  # that are shown
 DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, TacitError)
 
 
 def is_search(folder: Path) -> bool:
     """Whether a folder is a search's, or that of its best."""
-    if (folder / ASKED_SEARCHED).is_file():
+    if (folder / SEARCH.file).is_file():
         return True
     try:
         return SEARCHED in json.loads((folder / "summary.json").read_text("utf-8"))
@@ -239,19 +234,15 @@ def is_search(folder: Path) -> bool:
 
 def search_page(folder: Path) -> dict[str, Any]:
     """Everything on the page of a search. Raises BadInput for one that has not ended, or whose files are damaged."""
-    vary = folder / ASKED_SEARCHED
-    best = folder / BEST if vary.is_file() else folder
+    whole = (folder / SEARCH.file).is_file()
+    best = folder / BEST if whole else folder
     path = best / "summary.json"
     if not path.is_file():
         raise BadInput(f"The search in {folder} has not ended: nothing of it is shown before its best is released.")
     with intact(best):
         summary: Any = table(path, SEARCHED_BEST)
         experiment = _experiment(best)
-    try:
-        asked = tomllib.loads(vary.read_text("utf-8"))["vary"] if vary.is_file() else {}
-        among = [[str(key), ", ".join(text(value) for value in values)] for key, values in asked.items()]
-    except DAMAGED:
-        raise BadInput(f"{vary} is damaged.") from None
+    asked = SEARCH.asked(folder)[1] if whole else {}
     found, answered = summary[SEARCHED], {}
     classes = [one["class"] for one in summary.get("per_class", [])]
     files = RunFiles(best, experiment, "", [], summary, {"classes": classes}, summary["metric"])
@@ -274,7 +265,7 @@ def search_page(folder: Path) -> dict[str, Any]:
         "guarantee": summary["guarantee"],
         "sentence": summary["sentence"],
         "chosen": [[key, text(value)] for key, value in summary["settings"].items()],
-        "asked": among,
+        "asked": [[key, ", ".join(map(text, values))] for key, values in asked.items()],
         "one": short(found["epsilon_of_one_run"], up=True),
         "candidates": found["candidates"],
         "runs": found["runs"],

@@ -13,7 +13,6 @@ from tacit.lab.compare.ledger import notes, together
 from tacit.lab.compare.results import Row, Run
 from tacit.lab.grid import compare
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.report import page
 
 CENTRAL = {
     "data": {"clients": 12, "examples_per_client": 20},
@@ -86,6 +85,6 @@ def test_the_page_has_no_bare_number_where_nothing_adds_the_runs_up(made):
     """Per client and dealt out anew by every seed, the largest sum of one way is not what all runs cost."""
     rows = made({"privacy.epsilon": [1]}, unit=lambda number: "client")
     (sums,) = together(rows)
-    assert page._epsilon(sums) == "1.000, of one of 3 ways"
+    assert sums.bare == "1.000, of one of 3 ways"
     (sums,) = together(made({"privacy.epsilon": [1], "seed.data": [0]}, unit=lambda number: "client"))
-    assert page._epsilon(sums) == "3.000"
+    assert sums.bare == "3.000"

@@ -11,7 +11,7 @@ from report_runs import EVIL, Stop, changed
 import tacit
 from tacit.lab.attacks import Estimate, Finding, Line, Plot
 from tacit.lab.attacks._roc import strip_of
-from tacit.lab.compare.grid import expand, note, tasks_of
+from tacit.lab.compare.grid import GRID, expand, tasks_of
 from tacit.lab.grid import plain
 from tacit.report.page import write_page
 
@@ -94,7 +94,7 @@ def compared(tmp_path_factory):
     data, personal = {"clients": 3, "own_share": 0.3}, {"kind": "mean-regularised"}
     values = plain(changed(data=data, train={"rounds": 1}, privacy=cheap, personal=personal))
     vary = {"aggregate.rule": ["mean", "weighted", "random-effects"]}
-    note(place, values, vary, seeds=3)
+    GRID.write(place, GRID.texts(values, vary, 3))
     for task in tasks_of(place, expand(values, vary, seeds=3)):
         tacit.run(task.experiment, out=task.folder, page=False)
     write_page([place], place / "report.html")

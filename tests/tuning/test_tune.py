@@ -13,9 +13,10 @@ import tacit
 from tacit.cli.app import app
 from tacit.engine.assemble import build
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TrainingDiverged
+from tacit.lab.compare.grid import SEARCH
 from tacit.lab.tuning import search
 from tacit.lab.tuning.price import Releases, composed
-from tacit.lab.tuning.search import asked, price_of, tune
+from tacit.lab.tuning.search import price_of, tune
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.ledger import Ledger
@@ -408,8 +409,8 @@ def test_a_seeded_search_whose_runs_are_seen_goes_on_from_an_older_folder_with_t
 
 
 def search_on(path):
-    values, vary, how = asked(path)
-    return tune(values, vary, **how, out=path, resume=True)
+    values, vary, runs = SEARCH.asked(path)
+    return tune(values, vary, runs=runs, out=path, resume=True)
 
 
 def test_runs_that_are_all_seen_have_one_price(tmp_path):

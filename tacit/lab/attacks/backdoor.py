@@ -24,7 +24,7 @@ from tacit.experiment.extras import AttackSection
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.lab.attacks._runs import train
 from tacit.lab.compare import results
-from tacit.lab.compare.grid import Cell, tasks_of
+from tacit.lab.compare.grid import Cell, seeded, tasks_of
 from tacit.lab.compare.results import BACKDOORED, Row
 from tacit.parts import metrics
 from tacit.table import Estimate as Over
@@ -89,9 +89,7 @@ def variants(experiment: Experiment, seeds: int) -> list[tuple[str, tuple[Experi
         same = {"aggregate": with_rule(parts).aggregate}  # of equal noise another rule may be the usual one
         variants.append((CLIP_ONLY, attack | {"privacy": privacy} | same))
     variants.append((NOBODY, {"attack": None}))
-    first = experiment.run.seed
-    runs = [experiment.run.model_copy(update={"seed": first + k, "workers": 1}) for k in range(seeds)]
-    return [(name, tuple(Experiment(**sections | more | {"run": run}) for run in runs)) for name, more in variants]
+    return [(name, seeded(Experiment(**sections | more), seeds)) for name, more in variants]
 
 
 def _measured(row: Row) -> dict[str, str]:

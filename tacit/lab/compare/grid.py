@@ -60,11 +60,7 @@ def parse_vary(lines: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def split(values: str) -> list[str]:
-    """Cuts at the commas that stand outside brackets, braces and quotes.
-
-    >>> split('a, [1, 2], {x = 1, y = 2}, "b, c"')
-    ['a', '[1, 2]', '{x = 1, y = 2}', '"b, c"']
-    """
+    """Cuts at the commas that stand outside brackets, braces and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in values:
         if quote:
@@ -160,19 +156,18 @@ def expand(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seed
     """
     check.at_least(1, seeds=seeds)
     _check_keys(vary)
-    found: dict[str, tuple[dict[str, Any], tuple[Experiment, ...]]] = {}
+    found: dict[str, tuple[dict[str, Any], Experiment]] = {}
     for combination in product(*vary.values()):
         paths = dict(zip(vary, combination, strict=True))
         chosen = _taken(_applied(values, paths))
         varied = {key: value if _said(chosen, key) else None for key, value in paths.items()}
-        experiments = _seeded(chosen, seeds)
-        found.setdefault(experiments[0].toml(), (varied, experiments))
-    _refuse_useless_options(values, vary, [experiments[0] for _, experiments in found.values()])
-    labels = _labels([varied for varied, _ in found.values()], next(iter(found.values()))[1][0].name)
-    return [
-        Cell(name, _slug(varied), varied, experiments)
-        for name, (varied, experiments) in zip(labels, found.values(), strict=True)
-    ]
+        experiment = Experiment(**chosen)
+        found.setdefault(experiment.toml(), (varied, experiment))
+    varieds, experiments = zip(*found.values(), strict=True)
+    _refuse_useless_options(values, vary, experiments)
+    labels = _labels(varieds, experiments[0].name)
+    every = zip(labels, map(_slug, varieds), varieds, (seeded(one, seeds) for one in experiments), strict=True)
+    return [Cell(*parts) for parts in every]
 
 
 def refuse_two_metrics(cells: Sequence[Cell]) -> None:
@@ -219,12 +214,10 @@ def _said(values: Mapping[str, Any], key_path: str) -> bool:
     return key in values.get(section, {})
 
 
-def _seeded(values: dict[str, Any], seeds: int) -> tuple[Experiment, ...]:
-    run = values.get("run", {})
-    first = Experiment(**{**values, "run": run}).run.seed
-    return tuple(
-        Experiment(**{**values, "run": {**run, "seed": seed, "workers": 1}}) for seed in range(first, first + seeds)
-    )
+def seeded(experiment: Experiment, seeds: int) -> tuple[Experiment, ...]:
+    """The experiment under its seed and those that follow, each in one process."""
+    runs = ({"seed": experiment.run.seed + k, "workers": 1} for k in range(seeds))
+    return tuple(experiment.model_copy(update={"run": experiment.run.model_copy(update=run)}) for run in runs)
 
 
 def _taken(values: dict[str, Any]) -> dict[str, Any]:
@@ -240,16 +233,12 @@ def _taken(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def taken_by(rule: str) -> frozenset[str]:
-    """The options of `[aggregate]` that a rule names. Raises BadInput for a rule that cannot be found.
-
-    >>> sorted(taken_by("mean")), "rank" in taken_by("pfa")
-    ([], True)
-    """
+    """The options of `[aggregate]` that a rule names. Raises BadInput for a rule that cannot be found."""
     return frozenset(plugin.options(rules.find(rule)))
 
 
 def _refuse_useless_options(
-    values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], experiments: list[Experiment]
+    values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], experiments: Sequence[Experiment]
 ) -> None:
     varied = {key.removeprefix("aggregate.") for key in vary if key.startswith("aggregate.")}
     said = {*values.get("aggregate", {}), *varied} - OWN
@@ -277,7 +266,7 @@ def for_some_alone(cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _labels(varied: list[dict[str, Any]], name: str) -> list[str]:
+def _labels(varied: Sequence[dict[str, Any]], name: str) -> list[str]:
     labels = [label(one) or name for one in varied]
     if len(set(labels)) < len(labels):
         labels = [label(one, every_key=True) or name for one in varied]
@@ -325,43 +314,52 @@ def tasks_of(path: Path, cells: Sequence[Cell]) -> list[Task]:
     return tasks
 
 
-def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
-    """Raises RunExists for a folder that is in use, or BadInput if there is nothing to resume."""
-    if resume and force:
-        raise BadInput("--resume goes on with a comparison and --force starts a new one: use one of them.")
-    if resume and not (path / ASKED).exists():
-        raise BadInput(f"There is no comparison to resume in {path}.")
-    if force or resume:
-        return
-    if (path / ASKED).exists():
-        raise RunExists(f"{path} already holds a comparison: use --resume to go on, or --force to set it aside.")
-    if (path / "experiment.toml").exists():
-        raise RunExists(f"{path} already holds a run: choose another --out, or use --force to set it aside.")
+@dataclass(frozen=True)
+class Kept:
+    """A folder of several runs: what was asked for stands in `base.toml` and in a file of its own, with how often (`count`)."""
+
+    what: str
+    file: str
+    count: str
+
+    def refuse_taken(self, path: Path, *, resume: bool, force: bool) -> None:
+        """Raises RunExists for a folder that is in use, or BadInput if there is nothing to resume."""
+        if resume and force:
+            raise BadInput(f"--resume goes on with a {self.what} and --force starts a new one: use one of them.")
+        held = next((file for file in HELD if (path / file).exists()), None)
+        if resume and held != self.file:
+            raise BadInput(f"There is no {self.what} to resume in {path}.")
+        if held and not resume and not force:
+            way = "use --resume to go on" if held == self.file else "choose another --out"
+            raise RunExists(f"{path} already holds a {HELD[held]}: {way}, or use --force to set it aside.")
+
+    def take(self, path: Path, *, force: bool) -> int:
+        """Makes the folder, sets aside what was there if told to, and locks it; the descriptor frees it."""
+        if force and any((path / file).exists() for file in HELD):
+            store.set_aside(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be made a folder ({error.strerror}): choose another --out.") from None
+        return store.lock_folder(path)
+
+    def texts(self, values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], count: int) -> dict[str, str]:
+        """What is asked, by file; the last of them says that there is something to go on with."""
+        return {BASE: dumps(dict(values)), self.file: dumps({self.count: count, "vary": dict(vary)})}
+
+    def write(self, path: Path, texts: Mapping[str, str]) -> None:
+        for name, words in texts.items():
+            store.write(path / name, words.encode())
+
+    def asked(self, path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
+        """The settings, what varies, and how often. Raises BadInput."""
+        if not (path / self.file).exists():
+            raise BadInput(f"There is no {self.what} to resume in {path}.")
+        with suppress(tomllib.TOMLDecodeError, KeyError, OSError, TypeError, ValueError):
+            base, known = (tomllib.loads((path / name).read_text("utf-8")) for name in (BASE, self.file))
+            return base, dict(known["vary"]), int(known[self.count])
+        raise BadInput(f"{path / self.file} or {BASE} is damaged: start again with --force, which keeps the old files.")
 
 
-def take(path: Path, *, force: bool, files: Sequence[str] = (ASKED, "experiment.toml")) -> int:
-    """Makes the folder, sets aside what was there (by its `files`) if told to, and locks it; the descriptor frees it."""
-    if force and any((path / name).exists() for name in files):
-        store.set_aside(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be made a folder ({error.strerror}): choose another --out.") from None
-    return store.lock_folder(path)
-
-
-def note(path: Path, values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seeds: int) -> None:
-    """Writes down what was asked, for `asked`."""
-    store.write(path / BASE, dumps(values).encode())
-    store.write(path / ASKED, dumps({"seeds": seeds, "vary": dict(vary)}).encode())
-
-
-def asked(path: Path) -> tuple[dict[str, list[Any]], int]:
-    """What the comparison in a folder varies, and over how many seeds."""
-    file = path / ASKED
-    if not file.exists():
-        raise BadInput(f"There is no comparison to resume in {path}.")
-    with suppress(tomllib.TOMLDecodeError, KeyError):
-        known = tomllib.loads(file.read_text("utf-8"))
-        return known["vary"], known["seeds"]
-    raise BadInput(f"{file} is damaged: start again with --force, which keeps the old files.")
+GRID, SEARCH = Kept("comparison", ASKED, "seeds"), Kept("search", "tune.toml", "runs")
+HELD = {kept.file: kept.what for kept in (GRID, SEARCH)} | {"experiment.toml": "run"}  # files of a folder in use

@@ -148,6 +148,11 @@ class Together:
             f" against {self.adversary}, if {seen} are seen: basic composition, for whoever is in no test rows{whom}.{out}"
         )
 
+    @property
+    def bare(self) -> str:
+        """The epsilon for a table, where no sentence stands beside it: it says where nothing adds all runs up."""
+        return shown(self.epsilon) + (f", of one of {self.ways} ways" if self.ways > 1 else "")
+
     def record(self) -> dict[str, Any]:
         return for_json(self.__dict__)
 

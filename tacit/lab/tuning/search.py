@@ -9,10 +9,8 @@ import json
 import math
 import os
 import shutil
-import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,10 +24,9 @@ from tacit.engine.evaluate import evaluate
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import judged_by
 from tacit.engine.run_folder import SEARCH, Folder
-from tacit.errors import BadInput, LedgerError, RunExists, TacitError, TrainingDiverged, Unmeasured
+from tacit.errors import BadInput, LedgerError, TacitError, TrainingDiverged, Unmeasured
 from tacit.experiment import Experiment
-from tacit.experiment.file import dumps
-from tacit.lab.compare.grid import take
+from tacit.lab.compare.grid import SEARCH as KEPT
 from tacit.lab.grid import plain
 from tacit.lab.tuning.price import (
     NO_PRICE,
@@ -51,9 +48,8 @@ from tacit.report.plan import tells_nothing
 from tacit.simulation import run
 from tacit.types import Guarantee
 
-ASKED, BASE, BEST, RUNS, SUMMARY = "tune.toml", "base.toml", "best", "runs", "summary.json"
+BEST, RUNS, SUMMARY = "best", "runs", "summary.json"
 BEGUN = "begun.json"
-HELD = (ASKED, "compare.toml", "experiment.toml")  # of a folder that is in use
 PUBLISHED = ("experiment.toml", "model.safetensors", encoder.NAME)  # of the best run, as they are
 FOUND = "search"  # under which name the ledger knows what was found
 FEWEST, MOST = 2, 1_000_000  # runs of a search
@@ -85,13 +81,13 @@ def tune(
     Raises: BadInput for what cannot be searched, BudgetExhausted where it cannot be paid for, LedgerError for a ledger that is not
     its own, TrainingDiverged where no run ended well. Nothing is charged before all was tried that needs no training."""
     path, values = Path(out), plain(experiment)
-    refuse_taken(path, resume=resume, force=force)
+    KEPT.refuse_taken(path, resume=resume, force=force)
     if resume and (known := finished(path)) is not None:
         return known
     before = before_of(path, values, resume=resume)
     priced, parts, assumes = _prepared(values, vary, runs, before)
     refuse_dear(priced, parts)
-    lock = take(path, force=force, files=HELD)
+    lock = KEPT.take(path, force=force)
     try:
         folder = _begin(path, lock, values, vary, runs=runs, before=parts.before)
         if announce:
@@ -251,27 +247,6 @@ def summary(found: dict[str, Any], *, settings: dict[str, Any], priced: Priced, 
 # The folder.
 
 
-def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
-    """Raises RunExists for a folder that is in use, or BadInput if there is nothing to resume."""
-    if resume and force:
-        raise BadInput("--resume goes on with a search and --force starts a new one: use one of them.")
-    if resume and not (path / ASKED).exists():
-        raise BadInput(f"There is no search to resume in {path}.")
-    if any((path / name).exists() for name in HELD) and not resume and not force:
-        raise RunExists(f"{path} is in use: --resume a search, set it aside with --force, or choose another --out.")
-
-
-def asked(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], dict[str, Any]]:
-    """What the search in a folder was asked for: settings, what varies, and `runs`. Raises BadInput."""
-    if not (path / ASKED).exists():
-        raise BadInput(f"There is no search to resume in {path}.")
-    with suppress(tomllib.TOMLDecodeError, KeyError, OSError, TypeError, ValueError):
-        known = tomllib.loads((path / ASKED).read_text("utf-8"))
-        base = tomllib.loads((path / BASE).read_text("utf-8"))
-        return base, dict(known["vary"]), {"runs": int(known["runs"])}
-    raise BadInput(f"{path / ASKED} or {BASE} is damaged: start again with --force, which keeps the old files.")
-
-
 def _begin(
     path: Path,
     lock: int,
@@ -283,14 +258,13 @@ def _begin(
 ) -> Folder:
     """Writes down what was asked, once, and names the search for its ledger; of one that goes on, looks that nothing else is asked.
     Raises: BadInput where a search would go on with other settings, or nobody knows its name any more."""
-    texts = {BASE: dumps(dict(values)), ASKED: dumps({"runs": runs, "vary": dict(vary)})}
+    texts = KEPT.texts(values, vary, runs)
     ledger = values.get("privacy", {}).get("ledger")
-    if not (path / ASKED).exists():
+    if not (path / KEPT.file).exists():
         way = os.path.relpath(ledger, path) if ledger else "ledger.db"
         noted = {"before": before.record()} if before.runs else {}
         store.write(path / SEARCH, json.dumps({"run": uuid.uuid4().hex, "ledger": way, **noted}).encode())
-        for name, text in texts.items():  # what was asked comes last: with it there is a search
-            store.write(path / name, text.encode())
+        KEPT.write(path, texts)
     elif any((path / name).read_text("utf-8") != text for name, text in texts.items()):
         raise BadInput(f"The search in {path} has other settings: resume it as it was, or choose another --out.")
     try:
