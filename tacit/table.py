@@ -50,6 +50,17 @@ class Estimate:
     interval: float | None
     bounds: tuple[float, float] = (-math.inf, math.inf)  # between which the number lies
 
+    @classmethod
+    def between(cls, value: float, low: float | None, high: float | None) -> "Estimate":
+        """A number with the ends of its own interval, where it has one."""
+        if low is None or high is None:
+            return cls(value, None)
+        return cls(value, max(high - value, value - low), (low, high))
+
+    @property
+    def ends(self) -> tuple[float, float] | tuple[None, None]:
+        return (None, None) if self.interval is None else (self.mean - self.span[0], self.mean + self.span[1])
+
     @property
     def span(self) -> tuple[float, float]:
         """How far the interval reaches below and above: not where the number cannot be."""
@@ -90,6 +101,7 @@ TEXT = Kind(str, number=False)
 COUNT = Kind("{:,}".format)
 SHARE = Kind("{:.4f}".format)
 INTERVAL = Kind(with_interval, ("", "_interval"), lambda found: (found.mean, found.interval))
+SIGNED = Kind(lambda found: with_interval(found, "+"), INTERVAL.endings, INTERVAL.values)
 EPSILON = Kind(_epsilon, ("_min", "_max", "_delta"), tuple)
 
 

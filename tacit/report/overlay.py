@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.run_files import RunFiles, read
 from tacit.errors import BadInput
 from tacit.lab.compare import results
@@ -21,7 +22,7 @@ from tacit.lab.compare.differences import Scored, differences
 from tacit.lab.compare.findings import Finding, findings
 from tacit.lab.compare.findings import columns as attack_columns
 from tacit.lab.compare.grid import ASKED, GRID, Cell, Task, expand, tasks_of
-from tacit.lab.compare.results import BACKDOORED, CONFIDENCE, LAST_ROUNDS, Estimate, estimate, statement
+from tacit.lab.compare.results import BACKDOORED, CONFIDENCE, Estimate, estimate, statement
 from tacit.lab.compare.table import AUC
 from tacit.parts import metrics
 from tacit.report.collect import (
@@ -181,8 +182,8 @@ def _entry(entry: Entry, promises: list[Promised]) -> dict[str, Any]:
 
 
 def _last(run: RunFiles) -> float:
-    last = [record["score"] for record in run.rounds[-LAST_ROUNDS:] if record["score"] is not None]
-    return math.fsum(last) / len(last) if last else results.final_score(run.summary or {}, run.metric)
+    found = results.last(run.rounds, "score")
+    return results.final_score(run.summary or {}, run.metric) if found is None else found
 
 
 def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
@@ -299,9 +300,7 @@ def _over(found: Sequence[dict[str, Any]], key: str, metric: str) -> list[Any]:
 
 def _ends(found: Estimate) -> list[float | None]:
     """A number with the ends of its interval, which are null where there is none."""
-    below, above = found.span
-    limits = (None, None) if found.interval is None else (short(found.mean - below), short(found.mean + above))
-    return [short(found.mean), *limits]
+    return [short(found.mean), *map(short, found.ends)]
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -312,7 +311,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _attacked(entry: Entry, metric: str) -> MatrixRow:
-    reached = [value for run in entry.ended if (value := results.last_backdoor(run.rounds)) is not None]
+    reached = [value for run in entry.ended if (value := results.last(run.rounds, BACKDOOR)) is not None]
     own = estimate(reached, (0.0, 1.0))
     score = estimate([_last(run) for run in entry.ended], metrics.bounds(metric))
     return entry.label, score, ({} if own is None else {BACKDOORED: own}) | entry.attacked

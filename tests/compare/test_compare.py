@@ -231,7 +231,7 @@ def until(true, seconds=60):
 
 def test_a_second_comparison_or_other_settings_are_refused(done, small):
     out, rows = done
-    with pytest.raises(RunExists, match="use --resume to go on, or --force to set it aside"):
+    with pytest.raises(RunExists, match="a comparison: use --resume to go on, or use --force"):
         compare(small, VARY, seeds=1, out=out)
     with pytest.raises(BadInput, match="has other settings"):
         compare(small | {"train": {"rounds": 4}}, VARY, seeds=1, out=out, resume=True)

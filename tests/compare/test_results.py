@@ -77,7 +77,7 @@ def test_the_accuracy_of_a_run_is_the_mean_of_its_last_ten_rounds_and_the_final_
 def test_a_run_that_stopped_early_keeps_its_last_value(made):
     row = made(RULES, seeds=2, rounds=3)[0]
     row = replace(row, runs=(row.runs[0], replace(row.runs[1], rounds=row.runs[1].rounds[:1])))
-    values = over_rounds(row, lambda run: [record["accuracy"] for record in run.rounds])
+    values = over_rounds(row, "accuracy")
     assert values.shape == (2, 3)
     assert set(values[1]) == {values[1, 0]}
     assert table.troubles(row) == ["2 of 2 runs stopped for want of budget after 1 of 15 rounds"]
@@ -259,7 +259,7 @@ def test_own_models_have_columns_with_their_paired_differences_and_say_whose_num
 
 def test_one_seed_has_the_interval_over_its_kept_rows_and_without_own_models_there_are_no_columns(made):
     rows = with_own_models(made({"aggregate.rule": ["mean"]}, seeds=1), 0.9)
-    assert table.cells(rows).texts()["own − common†"] == ["+0.1000 (+0.0900 to +0.1100)"]
+    assert table.cells(rows).texts()["own − common†"] == ["+0.1000 ± 0.0100"]
     assert any("interval over kept rows" in note for note in table.notes(rows))
     plain = made({"aggregate.rule": ["mean"]})
     assert not [name for name in table.cells(plain).texts() if "†" in name]

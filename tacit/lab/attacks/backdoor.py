@@ -101,9 +101,7 @@ def _measured(row: Row) -> dict[str, str]:
 def _estimate(row: Row, name: str, mean: Over | None) -> Estimate:
     if mean is None:
         raise BadInput(f"{row.cell.label}: no run has ended.")
-    below, above = mean.span
-    ends = (None, None) if mean.interval is None else (mean.mean - below, mean.mean + above)
-    return Estimate(name, mean.mean, *ends, of=row.cell.label)
+    return Estimate(name, mean.mean, *mean.ends, of=row.cell.label)
 
 
 def _plot(rows: Sequence[Row]) -> Plot:
@@ -111,7 +109,7 @@ def _plot(rows: Sequence[Row]) -> Plot:
     lines = []
     for row in rows:
         for name, key in _measured(row).items():
-            values = results.over_rounds(row, lambda run, key=key: results.values_of(run, key))
+            values = results.over_rounds(row, key)
             tested = results.tested(values)
             x, values = tuple((tested + 1.0).tolist()), values[:, tested]
             band = [tuple(ends.tolist()) for ends in (values.min(0), values.max(0))] if len(values) > 1 else []

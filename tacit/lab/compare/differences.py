@@ -15,14 +15,12 @@ from scipy.special import stdtr, stdtrit
 
 from tacit.lab.compare.results import CONFIDENCE, FEWEST_SEEDS, Row
 from tacit.parts import metrics
-from tacit.table import COUNT, MISSING, Column, Estimate, Kind, Table, with_interval
+from tacit.table import COUNT, MISSING, SIGNED, Column, Estimate, Kind, Table
 
 ROUNDING = 1e-9  # relative: differences that are closer than this are one number
 NUMBERS = ("difference", "difference_low", "difference_high", "p", "p_holm", "comparisons")
 KEYS = ("cell", "than", "key", "seeds", *NUMBERS)
 MOST_SHOWN = 12
-SIGNED = Kind(lambda one: with_interval(one, "+"))
-PINNED = {"data": "rows (seed.data)", "epsilon": "budgets (seed.data)", "model": "first weights (seed.model)"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Difference:
     comparisons: int = 1
 
     def record(self) -> dict[str, Any]:
-        ends = (None, None) if self.interval is None else (self.mean - self.interval, self.mean + self.interval)
+        ends = Estimate(self.mean, self.interval).ends
         who = (self.cell, self.than, self.key, len(self.seeds))
         return dict(zip(KEYS, (*who, self.mean, *ends, self.p, self.p_holm, self.comparisons), strict=True))
 
@@ -66,16 +64,7 @@ def scored(row: Row) -> Scored:
 
 
 def differences(cells: Sequence[Scored]) -> list[Difference]:
-    """Every pair of cells that differ in one varied key, with Holm's correction over all of them.
-
-    A pair without a seed in common is left out.
-
-    >>> some = {"mean": [0.5, 0.6, 0.7], "pfa": [0.6, 0.71, 0.79]}
-    >>> cells = [Scored(rule, {"aggregate.rule": rule}, dict(enumerate(scores))) for rule, scores in some.items()]
-    >>> [found] = differences(cells)
-    >>> found.cell, found.than, round(found.mean, 3), round(found.interval, 3), round(found.p, 4)
-    ('pfa', 'mean', 0.1, 0.025, 0.0033)
-    """
+    """Every pair of cells that differ in one varied key and have a seed in common, with Holm's correction over all of them."""
     found = []
     for before, after in combinations(cells, 2):
         key, seeds = _apart(before.varied, after.varied), _common(before, after)
@@ -173,13 +162,13 @@ def pinned(rows: Sequence[Row]) -> list[str]:
     every = [experiment for row in rows for experiment in row.cell.experiments]
     if len({one.run.seed for one in every}) < 2:
         return []
+    data = all(one.seed.data is not None for one in every)
     held = {
-        "data": all(one.seed.data is not None for one in every),
-        "epsilon": all(one.seed.data is not None for one in every)
-        and any(isinstance(one.privacy.epsilon, str) for one in every),
-        "model": all(one.seed.model is not None for one in every),
+        "rows (seed.data)": data,
+        "budgets (seed.data)": data and any(isinstance(one.privacy.epsilon, str) for one in every),
+        "first weights (seed.model)": all(one.seed.model is not None for one in every),
     }
-    names = [words for key, words in PINNED.items() if held[key]]
+    names = [words for words, pinned in held.items() if pinned]
     return [f"The seeds do not change {', '.join(names)}: intervals say nothing about others."] if names else []
 
 

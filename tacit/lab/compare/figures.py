@@ -25,7 +25,6 @@ from tacit.lab.compare.results import (
     over_rounds,
     statements,
     tested,
-    values_of,
     which_promise,
 )
 from tacit.parts import metrics
@@ -160,7 +159,7 @@ def by_round(rows: Sequence[Row]) -> Figure:
     """Mean over seeds by round, with the band from the worst to the best seed."""
     figure, axes = canvas(height=_height(rows))
     for row, name, ink in zip(rows, _names(rows), styles(len(rows)), strict=True):
-        values = over_rounds(row, lambda run: values_of(run, run.metric))
+        values = over_rounds(row, row.metric)
         known = tested(values)
         values, rounds = values[:, known], known + 1
         mean = values.mean(axis=0)
@@ -200,13 +199,9 @@ def by_uplink(rows: Sequence[Row]) -> Figure:
     """The metric against what all clients have uploaded until then."""
     figure, axes = canvas(height=_height(rows))
     for row, name, ink in zip(rows, _names(rows), styles(len(rows)), strict=True):
-        values = over_rounds(row, lambda run: values_of(run, run.metric))
+        values, sent = over_rounds(row, row.metric), over_rounds(row, "uplink_bytes", cumulated=True)
         known = tested(values)
-        sent, reached = (
-            over_rounds(row, lambda run: np.cumsum(values_of(run, "uplink_bytes")).tolist()).mean(axis=0)[known],
-            values[:, known].mean(axis=0),
-        )
-        axes.plot(sent, reached, markevery=[-1], markersize=6, label=name, **ink)
+        axes.plot(sent.mean(axis=0)[known], values.mean(axis=0)[known], markevery=[-1], markersize=6, label=name, **ink)
     log_axis(axes, size)
     said = f"{_over(rows)}; the mark is the last round"
     _words(axes, rows, x="uploaded by all clients until then (log scale)", by="uplink", over=said)

@@ -170,9 +170,8 @@ def columns(out: Path, cell: Cell) -> dict[str, Estimate]:
 def over(numbers: Sequence[Number]) -> Estimate:
     """The mean over seeds with Student's interval; of one seed, the number with the attack's own interval."""
     only = numbers[0]
-    if len(numbers) == 1 and only.low is not None and only.high is not None:
-        wide = max(only.value - only.low, only.high - only.value)
-        return Estimate(only.value, wide, (only.low, only.high))
+    if len(numbers) == 1 and only.low is not None:
+        return Estimate.between(only.value, only.low, only.high)
     found = estimate([one.value for one in numbers], (0.0, 1.0) if only.name == AUC else ANYTHING)
     if found is None:
         raise BadInput(f"No attack has a number for {only.title}.")

@@ -7,7 +7,6 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from tacit import check, plugin, store
 from tacit.algorithms import rules
 from tacit.engine.assemble import build
+from tacit.engine.run_files import intact
 from tacit.engine.run_folder import COMPARISON, says_same
 from tacit.errors import BadInput, RunExists, TacitError
 from tacit.experiment import Experiment
@@ -353,12 +353,13 @@ class Kept:
 
     def asked(self, path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
         """The settings, what varies, and how often. Raises BadInput."""
-        if not (path / self.file).exists():
+        if not all((path / file).exists() for file in (BASE, self.file)):
             raise BadInput(f"There is no {self.what} to resume in {path}.")
-        with suppress(tomllib.TOMLDecodeError, KeyError, OSError, TypeError, ValueError):
-            base, known = (tomllib.loads((path / name).read_text("utf-8")) for name in (BASE, self.file))
-            return base, dict(known["vary"]), int(known[self.count])
-        raise BadInput(f"{path / self.file} or {BASE} is damaged: start again with --force, which keeps the old files.")
+        with intact(path / self.file):
+            known = tomllib.loads((path / self.file).read_text("utf-8"))
+            vary, count = dict(known["vary"]), int(known[self.count])
+        with intact(path / BASE):
+            return tomllib.loads((path / BASE).read_text("utf-8")), vary, count
 
 
 GRID, SEARCH = Kept("comparison", ASKED, "seeds"), Kept("search", "tune.toml", "runs")

@@ -6,6 +6,7 @@ final one is kept too. An epsilon never loses its unit: record-level and client-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tacit.lab.compare.grid import Cell, Task
 from tacit.parts import metrics
 from tacit.parts.tasks import headline
 from tacit.privacy.guarantee import shown_delta
-from tacit.table import INTERVAL, Column, Epsilon, Estimate, with_interval
+from tacit.table import INTERVAL, SIGNED, Column, Epsilon, Estimate, Kind
 
 LAST_ROUNDS = 10
 BACKDOORED = BACKDOOR.replace("_", " ")
@@ -44,12 +45,12 @@ class Run:
 
     @property
     def score(self) -> float:
-        last = _last(self.rounds, self.metric)
-        return self.final if last is None else last
+        found = last(self.rounds, self.metric)
+        return self.final if found is None else found
 
     @property
     def backdoor(self) -> float | None:
-        return _last(self.rounds, BACKDOOR)
+        return last(self.rounds, BACKDOOR)
 
     @property
     def final(self) -> float:
@@ -60,14 +61,10 @@ class Run:
         return self.summary["guarantee"] if self.summary else None
 
 
-def _last(rounds: Sequence[dict[str, Any]], key: str) -> float | None:
-    last = [record[key] for record in rounds[-LAST_ROUNDS:] if key in record]
-    return math.fsum(last) / len(last) if last else None
-
-
-def last_backdoor(rounds: Sequence[dict[str, Any]]) -> float | None:
-    """What malicious clients reached over the last 10 rounds of a run; None where nobody was malicious."""
-    return _last(rounds, BACKDOOR)
+def last(rounds: Sequence[dict[str, Any]], key: str) -> float | None:
+    """The mean of a number over a run's last 10 rounds; None where none of them has it."""
+    found = [value for record in rounds[-LAST_ROUNDS:] if (value := record.get(key)) is not None]
+    return math.fsum(found) / len(found) if found else None
 
 
 def final_score(summary: dict[str, Any], metric: str) -> float:
@@ -217,8 +214,12 @@ def _read(task: Task, failure: str | None) -> Run:
     return Run(seed, task.folder, files.summary, tuple(files.rounds), spread=spread)
 
 
-def values_of(run: Run, key: str) -> list[float]:
-    return [record.get(key, math.nan) for record in run.rounds]
+def over_rounds(row: Row, key: str, *, cumulated: bool = False) -> np.ndarray:
+    """A number by seed and round; a run that stopped early keeps its last value, as its model stays what it is."""
+    series = [[record.get(key, math.nan) for record in run.rounds] for run in row.ended if run.rounds]
+    series = [np.cumsum(one).tolist() for one in series] if cumulated else series
+    longest = max(map(len, series), default=0)
+    return np.array([one + one[-1:] * (longest - len(one)) for one in series], float).reshape(len(series), longest)
 
 
 def tested(values: np.ndarray) -> np.ndarray:
@@ -228,14 +229,6 @@ def tested(values: np.ndarray) -> np.ndarray:
     [0, 2]
     """
     return np.flatnonzero(np.isfinite(values).all(axis=0))
-
-
-def over_rounds(row: Row, number: Callable[[Run], Sequence[float]]) -> np.ndarray:
-    """Seeds by rounds; a run that stopped early keeps its last value, as its model stays what it is."""
-    series = [list(number(run)) for run in row.ended if run.rounds]
-    longest = max((len(one) for one in series), default=0)
-    padded = [one + one[-1:] * (longest - len(one)) for one in series]
-    return np.array(padded, dtype=float).reshape(len(series), longest)
 
 
 # What clients have: personalised models on rows that each kept (`[personal]`), and how the model serves clients apart
@@ -248,9 +241,15 @@ PERSONAL = {
     "own_less_alone": "own − alone",
     "own_less_common": "own − common",
 }
-SPREAD = {"std": "std over clients", "worst_tenth": "worst tenth of clients"}  # what people read
-SPREAD_FILED = ("mean", "std", "worst", "worst_tenth", "median", "best")  # what the files have
 AT_HOME, BY_CLIENT = "†", "‡"
+SPREAD = {  # by what the files have; people read what has a heading
+    "mean": "",
+    "std": f"std over clients{BY_CLIENT}",
+    "worst": "",
+    "worst_tenth": f"worst tenth of clients{BY_CLIENT}",
+    "median": "",
+    "best": "",
+}
 
 
 def told(run: Run | RunFiles) -> dict[str, Any]:
@@ -260,75 +259,76 @@ def told(run: Run | RunFiles) -> dict[str, Any]:
     return {key: by[key] for key in PERSONAL if key in by}
 
 
-def client_columns(rows: Sequence[Row]) -> list[Column]:
-    """A column for each model, each difference and each number of the spread; none where no run measured it."""
-    metric = rows[0].metric
-    found: list[Column] = []
-    if any(told(run) for row in rows for run in row.ended):
-        found += [
-            Column("", [_personal(row, key) for row in rows], INTERVAL, f"{metric}_at_home_{key}") for key in PERSONAL
-        ]
-        found += [
-            Column(f"{name}{AT_HOME}", [_personal_text(row, key) for row in rows]) for key, name in PERSONAL.items()
-        ]
-    if any(run.spread for row in rows for run in row.ended):
-        found += [
-            Column(
-                f"{SPREAD[key]}{BY_CLIENT}" if key in SPREAD else "",
-                [_spread(row, key) for row in rows],
-                INTERVAL,
-                f"{metric}_by_client_{key}",
-            )
-            for key in SPREAD_FILED
-        ]
+@dataclass(frozen=True)
+class Measure:
+    """A number that a run may have, perhaps with an interval of its own, which stands where there is one run alone."""
+
+    key: str
+    heading: str
+    bounds: tuple[float, float]
+    of: Callable[[Run], Estimate | float | None] = field(repr=False)
+    kind: Kind = INTERVAL
+
+    def over(self, row: Row) -> Estimate | None:
+        known = [one for run in row.ended if (one := self.of(run)) is not None]
+        if len(known) == 1 and isinstance(known[0], Estimate):
+            return known[0]
+        return estimate([one.mean if isinstance(one, Estimate) else one for one in known], self.bounds)
+
+
+def client_measures(metric: str) -> list[Measure]:
+    def at_home(run: Run, key: str) -> Estimate | None:
+        one = told(run).get(key)
+        return one and Estimate.between(one["value"], *(one["interval"] or (None, None)))
+
+    bounds, found = metrics.bounds(metric), list[Measure]()
+    for key, name in PERSONAL.items():
+        ends, kind = (ANYTHING, SIGNED) if "_less_" in key else (bounds, INTERVAL)
+        found.append(Measure(f"{metric}_at_home_{key}", f"{name}{AT_HOME}", ends, partial(at_home, key=key), kind))
+    for key, name in SPREAD.items():
+        ends = (0.0, math.inf) if key == "std" else bounds
+        found.append(Measure(f"{metric}_by_client_{key}", name, ends, lambda run, key=key: run.spread.get(key)))
     return found
+
+
+def client_columns(rows: Sequence[Row]) -> list[Column]:
+    """A column for each number of the clients that any run has."""
+    return [
+        Column(one.heading, [one.over(row) for row in rows], one.kind, one.key)
+        for one in client_measures(rows[0].metric)
+        if any(one.of(run) is not None for row in rows for run in row.ended)
+    ]
 
 
 def client_notes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the columns of clients."""
     metric, said = metrics.words(rows[0].metric), []
+    raw = "From raw rows, not covered by epsilon: choosing by it is choosing by private rows."
     if any(told(run) for row in rows for run in row.ended):
         seeds, level = max(len(row.runs) for row in rows), f"{100 * CONFIDENCE:g} % interval"
         how = f"± the {level} over seeds" if seeds >= FEWEST_SEEDS else "without an interval over so few seeds"
         how = f"with the {level} over kept rows" if seeds == 1 else how
         said.append(
             f"{AT_HOME} At home: {metric} on rows that each client kept, mean over clients by these rows, {how}; differences are"
-            " paired. From raw rows, not covered by epsilon: choosing by them is choosing by private rows."
+            f" paired. {raw}"
         )
     if any(run.spread for row in rows for run in row.ended):
         own = [row.cell.experiments[0].data.own_share is not None for row in rows]
         where = "kept" if all(own) else "kept or, where it kept none, trained on" if any(own) else "trained on"
         said.append(
             f"{BY_CLIENT} By client: {metric} of the final model on the rows that each client {where}; every client counts once,"
-            " and the worst tenth is a mean. From raw rows, not covered by epsilon: choosing by it is choosing by private rows."
+            f" and the worst tenth is a mean. {raw}"
         )
     return said
 
 
 def client_record(run: Run, *, metric: str) -> dict[str, float | None]:
-    """A run's numbers for programs: of personalised models with the ends of their intervals over kept rows, and the spread."""
+    """A run's numbers of its clients for programs, with the ends of their intervals where they have one."""
     found: dict[str, float | None] = {}
-    for key, one in told(run).items():
-        low, high = one["interval"] or (None, None)
-        name = f"{metric}_at_home_{key}"
-        found |= {name: one["value"], f"{name}_low": low, f"{name}_high": high}
-    return found | ({f"{metric}_by_client_{key}": run.spread[key] for key in SPREAD_FILED} if run.spread else {})
-
-
-def _personal(row: Row, key: str) -> Estimate | None:
-    bounds = ANYTHING if "_less_" in key else metrics.bounds(row.metric)
-    return estimate([found[key]["value"] for run in row.ended if (found := told(run))], bounds)
-
-
-def _spread(row: Row, key: str) -> Estimate | None:
-    bounds = (0.0, math.inf) if key == "std" else metrics.bounds(row.metric)
-    return estimate([run.spread[key] for run in row.ended if run.spread], bounds)
-
-
-def _personal_text(row: Row, key: str) -> str | None:
-    mean, sign = _personal(row, key), "+" if "_less_" in key else ""
-    known = [found[key]["interval"] for run in row.ended if (found := told(run))]
-    if mean is None or mean.interval is not None or len(known) != 1 or not known[0]:
-        return None if mean is None else with_interval(mean, sign)
-    low, high = known[0]
-    return f"{mean.mean:{sign}.4f} ({low:{sign}.4f} to {high:{sign}.4f})"
+    for one in client_measures(metric):
+        value = one.of(run)
+        if isinstance(value, Estimate):
+            found |= {one.key: value.mean, **dict(zip((f"{one.key}_low", f"{one.key}_high"), value.ends, strict=True))}
+        elif value is not None:
+            found[one.key] = value
+    return found
