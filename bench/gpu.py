@@ -1,13 +1,16 @@
 """A round on a GPU: pfl-research's CIFAR10 benchmark (50 clients, 5 steps of 10 images, 1,626,442 parameters), everything included.
 
-    python bench/gpu.py [--rounds 100] [--device cuda] [--only bare,pfl,none,central,local] [--precision float32]
+    python bench/gpu.py [--rounds 100] [--device cuda] [--only bare,pfl,none,central,local,once] [--precision float32]
     python bench/gpu.py --only mnist-central,pfa [--device cpu]      # whole runs, each a process of its own
     python bench/gpu.py --device cpu --rounds 4 --clients 4 --cohort 2 --test 10  # small
+    python bench/gpu.py --device cpu --rounds 4 --clients 3 --test 10 --only once,once-secret  # small
     python bench/gpu.py --device cpu --rounds 4 --clients 4 --cohort 2 --only pfl  # small, with pfl
 
 `bare` is the loop that anybody would write first: clients one after the other, no privacy, no accounting, no checkpoint; `pfl` is
 pfl-research's simulated backend without privacy, where its package can be imported (it and prv-accountant, both without their
-dependencies, on the PYTHONPATH will do). Neither evaluates or writes anything; Tacit does. Times are
+dependencies, on the PYTHONPATH will do). Neither evaluates or writes anything; Tacit does. `once` is noise once under a trusted
+server: --cohort clients, all in every round, each of which draws 10 of its 50 images on average and adds up their clipped
+gradients; `once-secret` is the same with integer shares of the noise, which are drawn on the CPU. Times are
 milliseconds of a median round after the first ten; compare them within one run only. The images are random, which costs nothing.
 
 `mnist-central` and `pfa` (30 clients, CNN, four views: experiments/pfa_paper.py) need MNIST ($TACIT_DATA). Of a whole run the
@@ -28,9 +31,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from torch import nn
 
 import tacit
+from tacit.privacy.accounting import price
 
 ROWS, STEPS, BATCH = 50, 5, 10
 WARM, FEWEST = 10, 4  # rounds before those that count (half of them in a short run), and the fewest of a run
@@ -39,6 +44,8 @@ KINDS = {
     "none": {"kind": "none"},
     "central": {"kind": "central", "epsilon": 2.0, "clip": 0.4, "delta": 1e-6},
     "local": {"kind": "local", "epsilon": 8.0, "clip": 0.4, "delta": 1e-5},
+    "once": {"kind": "central", "unit": "record", "clip": 0.4, "delta": 1e-5, "noise_multiplier": 1.0},
+    "once-secret": {"kind": "distributed", "unit": "record", "clip": 0.4, "delta": 1e-5, "noise_multiplier": 1.0},
 }
 
 
@@ -173,21 +180,25 @@ def whole(name: str, device: str, rounds: int) -> dict[str, float]:
     return {"process s": seconds, "rounds s": in_rounds, "ms a round": 1000 * in_rounds / count}
 
 
+def epsilon_for(rate: float, *, rounds: int, noise_multiplier: float, delta: float, **_: Any) -> float:
+    """The epsilon from which such a sampling rate follows."""
+    event = PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier))
+    return price.epsilon(((event, rounds),), delta=delta) * 1.001
+
+
 def ours(kind: str, asked: argparse.Namespace) -> dict[str, float]:
     """Tacit's round from admission to checkpoint."""
     run = {"device": asked.device, **({} if asked.precision == "float32" else {"precision": asked.precision})}
-    experiment = tacit.Experiment(
-        train={
-            "rounds": asked.rounds,
-            "clients_per_round": asked.cohort,
-            "local_steps": STEPS,
-            "learning_rate": 0.01,
-            **({"sampling_rate": BATCH / ROWS} if kind == "local" else {"batch_size": BATCH}),
-        },
-        privacy=KINDS[kind],
-        aggregate={} if kind == "central" else {"rule": "mean"},
-        run=run,
-    )
+    train, privacy = {"rounds": asked.rounds, "learning_rate": 0.01}, dict(KINDS[kind])
+    clients, once = asked.clients, kind.startswith("once")
+    if once:
+        clients, train["local_steps"] = asked.cohort, 1
+        privacy["epsilon"] = epsilon_for(BATCH / ROWS, rounds=asked.rounds, **privacy)
+    else:
+        train |= {"clients_per_round": asked.cohort, "local_steps": STEPS}
+        train |= {"sampling_rate": BATCH / ROWS} if kind == "local" else {"batch_size": BATCH}
+    aggregate = {} if privacy["kind"] == "central" else {"rule": "mean"}
+    experiment = tacit.Experiment(train=train, privacy=privacy, aggregate=aggregate, run=run)
     stamps = []
     if asked.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
@@ -195,7 +206,7 @@ def ours(kind: str, asked: argparse.Namespace) -> dict[str, float]:
         out = Path(folder) / "run"
         history = tacit.run(
             experiment,
-            data=data(asked.clients, asked.test),
+            data=data(clients, asked.test),
             model=cnn,
             out=out,
             observe=lambda _: stamps.append(time.perf_counter()),

@@ -74,10 +74,12 @@ class Encrypted:
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         """Integers with the client's share of the noise; whatever goes wrong in training ends as zeros with noise."""
+        return self.shared(*self.quantised(work, received, client, derive), client, derive)
+
+    def shared(self, quantised: Quantised, info: dict[str, Any], client: Client, derive: Derive) -> Trained:
+        """The client's integers with its share of the noise."""
         noise = self.groups[client.id].noise
-        quantised, info = self.quantised(work, received, client, derive)
-        _, shared = noise.noise(noise.init(), derive("share"), quantised)  # + its share of N(0, S²σ²)
-        return Trained(shared, info)
+        return Trained(noise.noise(noise.init(), derive("share"), quantised)[1], info)  # + its share of N(0, S²σ²)
 
     def quantised(
         self, work: Workspace, received: Message, client: Client, derive: Derive

@@ -7,7 +7,7 @@ left out of sum and divisor, which are about clients and known to all."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import printable
 from tacit.algorithms.central_dp import as_read, stream_of, update_of
 from tacit.algorithms.encrypted import Encrypted
+from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import STEP_BITS, ExactSum, TrainingMechanism, bound
 from tacit.random import Derive, Stream
@@ -85,6 +86,19 @@ def clipped_sum(
 
 
 @dataclass(frozen=True)
+class InTotal(Message):
+    """A client's answer where a trainer of this process adds up for the server: the first of several carries the sum over the
+    batches of all of them. It never crosses a wire, and what reads it as an ordinary answer finds no update in it."""
+
+    total: Bounded | None = field(default=None, repr=False)
+
+    def to(self, device: torch.device) -> "InTotal":
+        if self.total is None or self.total.vector.device == device:
+            return self
+        return replace(self, total=replace(self.total, vector=self.total.vector.to(device)))
+
+
+@dataclass(frozen=True)
 class RecordSums:
     """`mechanism(client)` draws the client's batch and names its price, a sampled Gaussian at its own rate; `noise` is on the
     sum, the same for all. `records` are what each client's batch is expected to hold (q n), by name: the divisor of a round is
@@ -119,6 +133,18 @@ class RecordSums:
             raise TypeError("a trusted server is sent sums of clipped gradients, and nothing else")
         return Message(client.id, {"update": trained.update.vector.to(received.tensors["params"])})
 
+    @property
+    def longest_batch(self) -> float:
+        """Records of a batch whose sum the server surely adds as it is."""
+        return longest(self.noise.records)
+
+    def released_total(self, total: Bounded, clients: Sequence[Client], received: Message) -> list[Message]:
+        """`release` of several clients whose batches are added up already. Raises: TypeError as there."""
+        if total.sensitivity != self.noise.clip:
+            raise TypeError("a trusted server is sent sums of gradients clipped as was priced, and nothing else")
+        as_long = {"summed": received.tensors["params"]}  # as many bytes as an update, for who counts them
+        return [InTotal(client.id, as_long, total=None if k else total) for k, client in enumerate(clients)]
+
     def collect(self, state: State, *, round: int) -> "Adding":
         return Adding(self, state, round, self.noise.sum(state.params))
 
@@ -133,10 +159,16 @@ class Adding:
     total: ExactSum
     within: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    totals: list[torch.Tensor] = field(default_factory=list, repr=False)  # that were added up before: of honest batches
 
     def add(self, message: Message) -> None:
         """Bounds and adds; what cannot be used is named in `refused`. Raises nothing."""
         algorithm = self.algorithm
+        if isinstance(message, InTotal):
+            if message.total is not None:
+                self.totals.append(message.total.vector.double())
+            self.within.append(message.sender)
+            return
         try:
             update = update_of(
                 message, like=self.state.params, known=algorithm.records, seen={*self.within, *self.refused}
@@ -150,7 +182,7 @@ class Adding:
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The optimiser's step along the noised sum over the records that those in it were expected to draw. Guarantee: that of
         the mechanisms, whoever answered; who did is public here, and the divisor follows from it alone."""
-        algorithm, total = self.algorithm, self.total.value()
+        algorithm, total = self.algorithm, sum(self.totals, start=self.total.value())
         noised = algorithm.noise.noise(stream_of(total, derive), Bounded(total, algorithm.noise.sensitivity))
         batch = sum(algorithm.records[name] for name in self.within) or sum(algorithm.records.values())
         rate = algorithm.learning_rate * algorithm.schedule(self.round)
@@ -177,4 +209,10 @@ class SecretRecordSums(Encrypted):
         self, work: Workspace, received: Message, client: Client, derive: Derive
     ) -> tuple[Any, dict[str, Any]]:
         total, info = clipped_sum(self.mechanism(client), work, received, client, derive("train"), self.views)
-        return self.grid.quantise(total.vector.cpu().numpy(), stream=derive("rounding")), info
+        return self.rounded(total, derive), info
+
+    def rounded(self, total: Bounded, derive: Derive) -> Quantised:
+        """The integers of a client's sum. Raises: TypeError for what is no sum of gradients clipped to C."""
+        if total.sensitivity != self.grid.clip:
+            raise TypeError("only sums of gradients that were clipped as was priced are rounded")
+        return self.grid.quantise(total.vector.cpu().numpy(), stream=derive("rounding"))

@@ -28,6 +28,7 @@ from tacit.algorithms.scaffold import correction_of
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts
 from tacit.engine.release import ClientDerive
+from tacit.engine.summed import begin_sums, settle_sums
 from tacit.engine.trainers import Carried, OverTensors, Pending, Task, task, task_of, workspace_of
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.privacy.local.mechanism import SampledGaussian, row_noise
@@ -87,10 +88,13 @@ class Stacked(OverTensors):
     ):
         self.algorithm, self.work, self.population, self.derive = algorithm, work, population, derive
         self.chunk, self.repeats, self.precision = chunk, repeats, precision
-        if isinstance(algorithm, RecordSums | SecretRecordSums):
-            raise Unsupported("its clients sum the gradients of one batch each, and do not train")
+        self._recorded: dict[Any, Captured] = {}
+        self.sums_records = isinstance(algorithm, RecordSums | SecretRecordSums)
         local: Any = getattr(algorithm, "local", None)
         self.local: Any = local.sgd if isinstance(local, NoisedUpdate) else local  # LocalSgd or DpSgd
+        if self.sums_records:  # at one model, so that there is nothing to stack
+            settle_sums(algorithm, work, population)  # here: how gradients are clipped is found out in one thread
+            return
         if type(self.local) not in (DpSgd, LocalSgd):
             raise Unsupported("its clients run somebody else's training")
         if isinstance(getattr(getattr(algorithm, "server", None), "control", None), MeanRegularised):
@@ -102,7 +106,6 @@ class Stacked(OverTensors):
         else:
             shown = x[:, None].expand(-1, views.count, *x.shape[1:])
             self.stack = stack_of(Viewed(work.model), shown, y, over_views(work.losses))
-        self._recorded: dict[Any, Captured] = {}
 
     @property
     def width(self) -> int:  # what the number of clients is filled up to a multiple of, so that shapes repeat
@@ -174,7 +177,13 @@ class Stacked(OverTensors):
 
     def _begin(self, received: Message, question: str, round: int, clients: Sequence[Client]) -> Finish:
         # each stream is made once: what has been drawn of one is never drawn again for something else
-        streams = [cache(partial(self.derive, question, round, client)) for client in clients]
+        streams: list[Any] = [cache(partial(self.derive, question, round, client)) for client in clients]
+        if self.sums_records:
+            algorithm: Any = self.algorithm
+            if type(algorithm) not in (RecordSums, SecretRecordSums):  # somebody's steps are hooked into it
+                return partial(self._one_by_one, received, question, round, clients)
+            with chance(self.work.theta.device, streams[0]("dropout").torch_seed()):
+                return begin_sums(algorithm, self.work, self.population, received, clients, streams)
         theta, device = received.tensors["params"].to(self.work.theta.device), self.work.theta.device
         drawn, local = [derive("train") for derive in streams], self.local.for_round(round, None)
         server, corrections = getattr(self.algorithm, "server", None), None
@@ -184,7 +193,7 @@ class Stacked(OverTensors):
             if isinstance(local, LocalSgd):
                 updates, losses = self._plain(local, theta, clients, drawn, corrections)
                 return self._finish(updates, losses, received, clients, streams, round)
-            algorithm: Any = self.algorithm  # of local DP
+            algorithm = self.algorithm  # of local DP
             mechanisms, groups = [algorithm.mechanism(client) for client in clients], []
             for steps in sorted({mechanism.steps for mechanism in mechanisms}):
                 group = [k for k, mechanism in enumerate(mechanisms) if mechanism.steps == steps]
@@ -465,7 +474,7 @@ class Split(OverTensors):
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # of this thread, for kernels
                 return list(self.trainers[k].answers(received, question, round, part)) if part else []
 
-        exact = isinstance(self.trainers[0].local, DpSgd)  # gradients are clipped example by example
+        exact = not isinstance(self.trainers[0].local, LocalSgd)  # gradients are clipped example by example
         # precision is torch's, for all threads: it is set before they begin and set back after the last has ended
         how = full_precision(self.trainers[0].work.theta.device) if exact else coarse(self.precision)
         with how, ThreadPoolExecutor(count) as threads:

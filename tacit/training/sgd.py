@@ -139,16 +139,27 @@ def clipped_batch(
     work: Workspace, client: Client, drawn: np.ndarray, stream: Stream, views: Shifts | None = None
 ) -> tuple[Bounded, NotPrivate]:
     """The sum of g_i min(1, C/|g_i|) over the drawn records; with `views` a record's g_i is the mean of its views."""
-    batch = torch.from_numpy(drawn)
-    y, rows = client.y[batch], partial(client.x.__getitem__, batch)
-    if views is None:
-        return work.clipped_sum(rows(), y, again=rows)
-    offsets = views.offsets(stream, len(batch))
+    offsets = None if views is None else views.offsets(stream, len(drawn))
+    return clipped_rows(work, client.x, client.y, torch.from_numpy(drawn), views, offsets)
+
+
+def clipped_rows(
+    work: Workspace,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    places: torch.Tensor,
+    views: Shifts | None,
+    offsets: torch.Tensor | None,
+) -> tuple[Bounded, NotPrivate]:
+    """The same over the rows at these places; `offsets` are where their views begin."""
+    rows = partial(x.__getitem__, places)
+    if views is None or offsets is None:
+        return work.clipped_sum(rows(), y[places], again=rows)
 
     def moved() -> torch.Tensor:
         return views.of(rows(), offsets)
 
-    return work.viewed_sum(moved(), y, again=moved)
+    return work.viewed_sum(moved(), y[places], again=moved)
 
 
 def finite(update: torch.Tensor) -> torch.Tensor:

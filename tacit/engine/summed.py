@@ -1,0 +1,89 @@
+"""Sums of records of many clients at once: all of them have the same model, so that their Poisson batches are one batch.
+
+A trusted server adds up what clients send, so the sum over that one batch is all it needs (`InTotal`); where each client's own
+integers go out (`SecretRecordSums`) every client has a sum of its own. Streams, batches and views are those of `OneByOne`, and
+gradients are clipped as there: the two differ by float32 rounding. Guarantee: that of each client's mechanism; a record is in one
+sum, once, and moves it by at most the clip (`Clipper`)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tacit.algorithms.record_sums import RecordSums, SecretRecordSums
+from tacit.data.population import Population
+from tacit.engine.trainers import Carried
+from tacit.random import Stream
+from tacit.training.batches import later, sent
+from tacit.training.clipping import NotPrivate, Workspace
+from tacit.training.sgd import clipped_rows
+from tacit.types import Client, Message
+
+
+def begin_sums(
+    algorithm: RecordSums | SecretRecordSums,
+    work: Workspace,
+    population: Population,
+    received: Message,
+    clients: Sequence[Client],
+    streams: Sequence[Callable[[str], Stream]],
+) -> Callable[[], list[Carried]]:
+    """Sets a device to work on the clients' batches; what is returned waits for it, and gives their answers.
+    Raises: ValueError for a batch so long that the server would scale its sum down: each then answers by itself."""
+    device, views, own = work.theta.device, algorithm.views, [derive("train") for derive in streams]
+    mechanisms = [algorithm.mechanism(client) for client in clients]
+    drawn = [
+        torch.from_numpy(mechanism.sample(mechanism.init(), stream, client.size)[1])
+        for mechanism, stream, client in zip(mechanisms, own, clients, strict=True)
+    ]
+    counts = [len(batch) for batch in drawn]
+    in_one = isinstance(algorithm, RecordSums)
+    if in_one and max(counts) > algorithm.longest_batch:
+        raise ValueError("a batch is longer than any honest one")
+    starts = [int(population.offsets[client.index]) for client in clients]
+    places = sent(torch.cat([batch + start for batch, start in zip(drawn, starts, strict=True)]), device)
+    shifts = None
+    if views is not None:
+        shifts = sent(torch.cat([views.offsets(*pair) for pair in zip(own, counts, strict=True)]), device)
+    work.theta.copy_(received.tensors["params"])
+    parts = [slice(None)] if in_one else [slice(end - n, end) for n, end in zip(counts, _ends(counts), strict=True)]
+    sums = [
+        clipped_rows(work, population.x, population.y, places[part], views, None if shifts is None else shifts[part])
+        for part in parts
+    ]
+    facts = later(_facts([info for _, info in sums], counts, device))
+
+    def answers() -> list[Carried]:
+        losses, clipped = facts()
+        infos = [
+            {"loss": loss / max(1, n), "clipped": over / max(1, n)}
+            for loss, over, n in zip(losses, clipped, counts, strict=True)
+        ]
+        if isinstance(algorithm, RecordSums):
+            return list(zip(algorithm.released_total(sums[0][0], clients, received), infos, strict=True))
+        each, trained = zip(sums, infos, clients, streams, strict=True), list[Carried]()
+        for (total, _), info, client, derive in each:
+            one = algorithm.shared(algorithm.rounded(total, derive), info, client, derive)
+            trained.append((algorithm.release(one, client, received), info))
+        return trained
+
+    return answers
+
+
+def settle_sums(algorithm: Any, work: Workspace, population: Population) -> None:
+    """Has the workspace choose its way to clipped sums now, on made-up rows. Raises: ModelRefused."""
+    none, views = torch.zeros(0, dtype=torch.long, device=work.theta.device), algorithm.views
+    offsets = None if views is None else none.new_zeros(0, views.count, 2)
+    clipped_rows(work, population.x, population.y, none, views, offsets)
+
+
+def _ends(counts: Sequence[int]) -> list[int]:
+    return torch.tensor(counts).cumsum(0).tolist()
+
+
+def _facts(infos: Sequence[NotPrivate], counts: Sequence[int], device: torch.device) -> torch.Tensor:
+    # of every client the sum of its losses, and how many of its gradients were clipped
+    owner = sent(torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)), device)
+    losses = torch.cat([info.losses for info in infos]).nan_to_num(0.0, 0.0, 0.0)
+    clipped = torch.cat([(info.norms > info.clip).to(losses.dtype) for info in infos])
+    return torch.stack([losses, clipped]).new_zeros(2, len(counts)).index_add_(1, owner, torch.stack([losses, clipped]))
