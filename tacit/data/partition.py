@@ -9,14 +9,13 @@
 
 Every row goes to at most one client, and every client has at least one row."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tacit.data.dataset import Dataset
 from tacit.errors import BadData, BadInput
-from tacit.experiment.data import CAPPED, DataSection
+from tacit.experiment.data import DataSection
 
 # Which rows each client holds, in two arrays: 6 million rows of 100,000 clients take 49 MB.
 
@@ -136,69 +135,34 @@ def _lowered(sizes: np.ndarray, surplus: int) -> np.ndarray:
     return lowered
 
 
-def partition(
-    y: np.ndarray,
-    *,
-    kind: str,
-    clients: int,
-    rng: np.random.Generator,
-    alpha: float = 0.5,
-    min_size: int = 10,
-    shards_per_client: int = 10,
-    examples_per_client: int | None = None,
-    client: np.ndarray | None = None,
-    names: Sequence[str] | None = None,
-) -> Shares:
-    """Shares rows with labels `y` among clients. `client` and `names` are the data's own clients, for `natural`.
+def share_out(dataset: Dataset, section: DataSection, *, rng: np.random.Generator) -> Shares:
+    """Shares a data set's training rows as its section says.
 
-    `examples_per_client` is exact with iid and shards (refused if there are too few rows) and a cap with dirichlet.
     Guarantee: each row is in at most one share; no share is empty; with dirichlet none is smaller than `min_size`; with natural
     a row that comes or goes moves no other one. Raises: BadInput, BadData.
-
-    >>> partition(np.zeros(7, int), kind="iid", clients=2, rng=np.random.default_rng(0)).sizes.tolist()
-    [4, 3]
     """
-    y = np.asarray(y)
+    kind, clients, each = section.partition, section.clients, section.examples_per_client
+    if kind == "natural":
+        return _natural(dataset)
+    if kind != "iid" and not dataset.classified:
+        raise BadInput(
+            f'data.partition = "{kind}" deals rows out by their class, and {dataset.name} has {dataset.targets}:'
+            ' use "iid" or "natural".'
+        )
+    if dataset.mapped:
+        raise BadInput('Rows that stay in a file stay with their clients: set data.partition = "natural".')
+    y = dataset.y.numpy()
     if len(y) < clients:
         raise BadInput(
             f"Expected at least one row per client, got {len(y)} rows for {clients} clients: set fewer clients."
         )
-    if kind == "natural":
-        if examples_per_client is not None:
-            raise BadInput(CAPPED)
-        return _natural(client, clients=clients, names=names)
     if kind == "dirichlet":
-        shares = dirichlet(y, clients=clients, alpha=alpha, min_size=min_size, rng=rng)
-        most = len(y) if examples_per_client is None else examples_per_client
-        return first(shares, np.minimum(shares.sizes, most))[0]
-    rows = _equal_rows(len(y), clients=clients, each=examples_per_client, rng=rng)
+        shares = dirichlet(y, clients=clients, alpha=section.alpha, min_size=section.min_size, rng=rng)
+        return first(shares, np.minimum(shares.sizes, len(y) if each is None else each))[0]
+    rows = _equal_rows(len(y), clients=clients, each=each, rng=rng)
     if kind == "iid":
         return Shares(order=rows, offsets=_cuts(len(rows), clients))
-    return _shards(y, rows, clients=clients, per_client=shards_per_client, rng=rng)
-
-
-def share_out(dataset: Dataset, section: DataSection, *, rng: np.random.Generator) -> Shares:
-    """Shares a data set's training rows as its section says. Raises: BadInput, BadData."""
-    natural = section.partition == "natural"
-    if section.partition in ("dirichlet", "shards") and not dataset.classified:
-        raise BadInput(
-            f'data.partition = "{section.partition}" deals rows out by their class, and {dataset.name} has {dataset.targets}:'
-            ' use "iid" or "natural".'
-        )
-    if dataset.mapped and not natural:
-        raise BadInput('Rows that stay in a file stay with their clients: set data.partition = "natural".')
-    return partition(
-        dataset.y.numpy(),
-        kind=section.partition,
-        clients=len(dataset.client_names or ()) or 1 if natural else section.clients,
-        rng=rng,
-        alpha=section.alpha,
-        min_size=section.min_size,
-        shards_per_client=section.shards_per_client,
-        examples_per_client=section.examples_per_client,
-        client=dataset.client,
-        names=dataset.client_names,
-    )
+    return _shards(y, rows, clients=clients, per_client=section.shards_per_client, rng=rng)
 
 
 def client_names(dataset: Dataset, section: DataSection) -> tuple[str, ...]:
@@ -235,15 +199,13 @@ def _shards(y: np.ndarray, rows: np.ndarray, *, clients: int, per_client: int, r
     return grouped(owner, clients=clients, rng=rng)
 
 
-def _natural(client: np.ndarray | None, *, clients: int, names: Sequence[str] | None) -> Shares:
-    if client is None:
+def _natural(dataset: Dataset) -> Shares:
+    if dataset.client is None or dataset.client_names is None:
         raise BadData(
             "This data names no clients: set data.client_column, give one file per client, or choose another partition."
         )
-    sizes = np.bincount(client, minlength=clients)
-    if len(sizes) > clients:
-        raise BadInput(f"The data names {len(sizes)} clients, expected {clients}.")
+    sizes = np.bincount(dataset.client, minlength=len(dataset.client_names))
     if not sizes.all():
-        empty = int(np.argmin(sizes))
-        raise BadData(f"Client {names[empty] if names else empty!r} has no data: remove it or give it some rows.")
-    return Shares(order=np.argsort(client, kind="stable"), offsets=np.concatenate([[0], np.cumsum(sizes)]))
+        empty = dataset.client_names[int(np.argmin(sizes))]
+        raise BadData(f"Client {empty!r} has no data: remove it or give it some rows.")
+    return Shares(order=np.argsort(dataset.client, kind="stable"), offsets=np.concatenate([[0], np.cumsum(sizes)]))
