@@ -125,6 +125,7 @@ def refuse_not_finite(
 
 NO_TEST_ROWS = "there are no public test rows: how good the model is in each round is not known"
 PAIRS = "Expected a list of (x, y), one pair per client, or x and y, one label per row"
+KINDS = ("rows of shape", "targets of shape", "labels that are")  # in what clients' rows are alike
 OTHERWISE = {  # what to do where coins hold out too much, by the key that says their share
     "data.test_share": "clients this small need public test rows in data.test_path (or choose another share or data seed)",
     "test_share": "choose another share or test_seed, or pass test rows",
@@ -140,6 +141,7 @@ class Table:
     clients: names.Coded | None = field(default=None, repr=False)
     mapped: bool = False  # whether the rows lie in a file, client by client
     marks: Sequence[bytes] | None = None  # of each row as it was written, where a later answer may scale it
+    where: str = ""  # what its targets are called where something is wrong with one
 
 
 def dataset(
@@ -207,94 +209,63 @@ def hold_out(
 
 
 def with_classes(
-    tables: Sequence[Table], classes: names.Classes | None, *, places: Sequence[str], key: str
+    tables: Sequence[Table], classes: names.Classes | None, *, key: str
 ) -> tuple[list[Table], tuple[str, ...], tuple[str, ...]]:
     """The tables with class indices for labels, the class names, and a note where they were not declared; numbers stay numbers.
 
-    Raises BadData for a label that `key` does not declare, by the place of its table.
+    Raises BadData for a label that `key` does not declare.
     """
     if classes == names.NUMBERS:
         return list(tables), (), ()
     found, notes = names.classes(classes, [names.coded(one.y) for one in tables])
-    each = zip(tables, places, strict=False)
-    return [replace(one, y=_class_indices(one.y, found, where=place, key=key)) for one, place in each], found, notes
+    return [replace(one, y=_class_indices(one, found, key=key)) for one in tables], found, notes
 
 
-def _class_indices(labels: np.ndarray, class_names: tuple[str, ...], *, where: str, key: str) -> np.ndarray:
-    known, codes = names.coded(labels)
-    positions = labels.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
+def _class_indices(table: Table, class_names: tuple[str, ...], *, key: str) -> np.ndarray:
+    known, codes = names.coded(table.y)
+    positions = table.y.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
     code_of = {str(code) if positions else name: code for code, name in enumerate(class_names)}
     for code, name in enumerate(known):
         if name not in code_of:
             row = int(np.argmax(codes == code))
             raise BadData(
-                f"{where} has the label {name!r} in row {row}, which {key} does not declare: correct it or declare it.",
+                f"{table.where} has the label {name!r} in row {row}, which {key} does not declare: correct it or declare it.",
                 cell=name,
             )
     return np.array([code_of[name] for name in known], np.int64)[codes]
 
 
-# Arrays, checked: from an .npz file, or as a program hands them over.
+# Arrays, tensors, lists, or a pair for each client: what a program hands over, and what an .npz file holds. Everything is copied.
 
 
-def features(
-    x: np.ndarray, *, where: str, divide_by: float = 1.0, clients: names.Coded | None = None, tokens: bool = False
-) -> torch.Tensor:
-    """Features as finite float32; `tokens` that are whole numbers stay such. Raises BadData."""
-    if x.dtype.kind not in "fiub" or x.ndim < 2:
-        raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
-    if tokens and x.dtype.kind in "iu":
-        return torch.from_numpy(x.astype(np.int64))
-    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite and is refused below, by its row
-        out = torch.from_numpy(x.astype(np.float32, copy=False))
-        out = out if divide_by == 1 else out / divide_by
-    refuse_not_finite(out, where=where, client=clients[1] if clients else None, names=clients[0] if clients else None)
-    return out
-
-
-def numbers(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
-    """Targets as float32, one or a row of them for each example; Dataset refuses what is not finite. Raises BadData."""
-    if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or len(y) != rows:
-        raise BadData(
-            f"Expected {where} to be {rows} numbers or rows of numbers, got {y.dtype} of shape {list(y.shape)}."
-        )
-    with np.errstate(over="ignore"):
-        return y.astype(np.float32)
-
-
-def one_label_each(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
-    """Labels as a vector of integers or texts, one for each row. Raises BadData."""
-    if y.dtype.kind not in "iubU" or y.shape != (rows,):
-        raise BadData(f"Expected {where} to be {rows} integers or texts, got {y.dtype} of shape {list(y.shape)}.")
-    return y.astype(np.int64) if y.dtype.kind == "b" else y
-
-
-def client_codes(client: np.ndarray, *, where: str, rows: int) -> names.Coded:
-    """The client of each row by name. Raises BadData."""
-    if client.dtype.kind not in "iuU" or client.shape != (rows,):
-        found = f"{client.dtype} of shape {list(client.shape)}"
-        raise BadData(f"Expected {where} to be {rows} integers or texts, got {found}.")
-    return names.merged([names.coded(client)])
-
-
-# What a program hands over: arrays, tensors, lists, a pair for each client. Everything is copied.
-
-
-def table(x: Any, y: Any, clients: Any = None, *, of: str = "", numeric: bool = False) -> Table:
+def table(
+    x: Any,
+    y: Any,
+    clients: Any = None,
+    *,
+    words: tuple[str, str, str] = ("x", "y", "clients"),
+    numeric: bool = False,
+    divide_by: float = 1.0,
+    tokens: bool = False,
+) -> Table:
     """One table, of rows with their labels (`numeric`: numbers), or of a pair for each client. Raises BadInput, BadData.
 
-    `clients` names the client of each row, or of each pair; `of` says whose rows they are where something is wrong.
+    `clients` names the client of each row, or of each pair; `words` are what each is called where something is wrong. With
+    `tokens` whole numbers stay such, and targets are taken as they are.
     """
     if isinstance(x, Table):
         return x
     if y is None:
         return _pairs(x, clients, numeric=numeric)
-    rows = _rows(x, y, of=of, numeric=numeric)
-    if clients is None:
-        return rows
-    whose = _array(clients, where="clients")
-    whose = _texts(whose, where="clients") if whose.dtype.kind == "O" else whose
-    return replace(rows, clients=client_codes(whose, where="clients", rows=len(rows.x)))
+    x, y = _array(x, where=words[0]), _array(y, where=words[1])
+    owners = None
+    if clients is not None:
+        whose = _labels(_array(clients, where=words[2]), where=words[2], rows=len(x) if x.ndim else 0)
+        owners = names.merged([names.coded(whose)])
+    rows = _features(x, owners, where=words[0], divide_by=divide_by, tokens=tokens)
+    if not tokens:
+        y = (_numbers if numeric else _labels)(y, where=words[1], rows=len(rows))
+    return Table(rows, y, owners, where=words[1])
 
 
 def test_table(test: Any, *, numeric: bool) -> Table:
@@ -303,7 +274,7 @@ def test_table(test: Any, *, numeric: bool) -> Table:
         raise BadInput(
             f"Expected test to be a pair (x, y) of public rows and their labels, got a {type(test).__name__}."
         )
-    return table(*test, of=" of test", numeric=numeric)
+    return table(*test, words=("x of test", "the y of test", ""), numeric=numeric)
 
 
 def _array(value: Any, *, where: str) -> np.ndarray:
@@ -321,41 +292,46 @@ def _array(value: Any, *, where: str) -> np.ndarray:
         raise BadData(f"{where} cannot be made an array ({why}): every row needs the same shape.") from None
 
 
-def _texts(values: np.ndarray, *, where: str) -> np.ndarray:
-    found = values.reshape(-1).tolist()
-    for row, value in enumerate(found):
-        if not isinstance(value, str | int | np.integer) or value == "":
+def _features(x: np.ndarray, owners: names.Coded | None, *, where: str, divide_by: float, tokens: bool) -> torch.Tensor:
+    if x.dtype.kind not in "fiub" or x.ndim < 2:
+        raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
+    if not len(x):
+        raise BadData(f"{where} has no rows: pass some, or leave it out.")
+    if tokens and x.dtype.kind in "iu":
+        return torch.from_numpy(x.astype(np.int64))
+    with np.errstate(over="ignore"):  # what does not fit float32 becomes infinite and is refused below, by its row
+        out = torch.from_numpy(x.astype(np.float32))
+    out = out if divide_by == 1 else out / divide_by
+    called, client = owners or (None, None)
+    refuse_not_finite(out, where=where, client=client, names=called)
+    return out
+
+
+def _numbers(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
+    """Targets as float32, one or a row of them for each example; Dataset refuses what is not finite."""
+    if y.dtype.kind not in "fiub" or y.ndim not in (1, 2) or len(y) != rows:
+        raise BadData(
+            f"Expected {where} to be {rows} numbers or rows of numbers, got {y.dtype} of shape {list(y.shape)}."
+        )
+    with np.errstate(over="ignore"):
+        return y.astype(np.float32)
+
+
+def _labels(values: np.ndarray, *, where: str, rows: int) -> np.ndarray:
+    """Labels, or the names of clients: a vector of integers or texts, one for each row; a float may be whole."""
+    kind = values.dtype.kind
+    if kind not in "iubfUO" or values.shape != (rows,):
+        found = f"{values.dtype} of shape {list(values.shape)}"
+        raise BadData(f"Expected {where} to be {rows} integers or texts, got {found}.")
+    for row, value in enumerate(values.tolist()) if kind in "fO" else ():
+        if not (value.is_integer() if kind == "f" else isinstance(value, str | int | np.integer) and value != ""):
             raise BadData(
-                f"Row {row} of {where} says {value!r} (rows count from 0): expected a text or an integer in every row."
-            )
-    return np.array([str(value) for value in found], dtype=str).reshape(values.shape)
-
-
-def _rows(x: Any, y: Any, *, of: str, numeric: bool = False) -> Table:
-    given = _array(x, where=f"x{of}")
-    with np.errstate(over="ignore"):  # infinite values are refused by their row
-        own = given.astype(np.float32) if given.dtype.kind in "fiub" else given
-    rows = features(own, where=f"x{of}")
-    if not len(rows):
-        raise BadData(f"x{of} has no rows: pass some, or leave it out.")
-    read = numbers if numeric else _labels
-    return Table(rows, read(_array(y, where=f"y{of}"), where=f"y{of}", rows=len(rows)))
-
-
-def _labels(y: np.ndarray, *, where: str, rows: int) -> np.ndarray:
-    if y.dtype.kind == "O":
-        y = _texts(y, where=where)
-    elif y.dtype.kind == "f":
-        broken = np.flatnonzero(~(np.isfinite(y) & (y == np.floor(y))).reshape(-1))
-        if len(broken):
-            value = float(y.reshape(-1)[broken[0]])
-            raise BadData(
-                f"Row {int(broken[0])} of {where} holds {value!r} (rows count from 0), which is no label: expected the integers"
-                " or the texts that `classes` declares.",
+                f"Row {row} of {where} says {value!r} (rows count from 0): expected a text or an integer in every row.",
                 cell=str(value),
             )
-        y = y.astype(np.int64)
-    return one_label_each(y, where=where, rows=rows)
+    if kind == "O":
+        return np.array([str(value) for value in values], dtype=str)
+    return values.astype(np.int64) if kind in "bf" else values
 
 
 def _pairs(parts: Any, given: Any, *, numeric: bool) -> Table:
@@ -371,29 +347,28 @@ def _pairs(parts: Any, given: Any, *, numeric: bool) -> Table:
     tables = list[Table]()
     for name, pair in zip(called, parts, strict=True):
         tables.append(rows_of_client(pair, name, tables[0] if tables else None, called[0], numeric=numeric))
-    owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(one.y) for one in tables])
-    return Table(torch.cat([one.x for one in tables]), np.concatenate([one.y for one in tables]), (called, owner))
+    x, y = torch.cat([one.x for one in tables]), np.concatenate([one.y for one in tables])
+    return Table(x, y, owned(called, [len(one.y) for one in tables]), where="y")
+
+
+def owned(called: tuple[str, ...], sizes: Sequence[int]) -> names.Coded:
+    """Whose each row is, where rows lie client by client."""
+    return called, np.repeat(np.arange(len(called), dtype=np.int32), sizes)
 
 
 def rows_of_client(pair: Any, name: str, first: Table | None, other: str, *, numeric: bool = False) -> Table:
     """The rows and labels of one client, like those of the first, which is called `other`. Raises BadInput, BadData."""
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
         raise BadInput(f"{PAIRS}; what stands for client {name!r} is a {type(pair).__name__}.")
-    now = _rows(*pair, of=f" of client {name!r}", numeric=numeric)
-    one, two = (list(rows.x.shape[1:]) for rows in (first or now, now))
-    if one != two:
-        raise BadData(
-            f"Client {other!r} has rows of shape {one} and client {name!r} of shape {two}: all need the same features."
-        )
-    if first and first.y.shape[1:] != now.y.shape[1:]:
-        raise BadData(
-            f"Client {other!r} and client {name!r} have another number of targets for each row: all need the same."
-        )
-    if first and (first.y.dtype.kind == "U") != (now.y.dtype.kind == "U"):
-        raise BadData(
-            f"The labels of client {other!r} and client {name!r} are texts with one and integers with the other."
-        )
+    now = table(*pair, words=(f"x of client {name!r}", f"y of client {name!r}", ""), numeric=numeric)
+    for what, theirs, its in zip(KINDS, _kinds(first or now), _kinds(now), strict=True):
+        if theirs != its:
+            raise BadData(f"Client {other!r} has {what} {theirs} and client {name!r} {its}: all need the same.")
     return now
+
+
+def _kinds(rows: Table) -> tuple[Any, ...]:
+    return list(rows.x.shape[1:]), list(rows.y.shape[1:]), "texts" if rows.y.dtype.kind == "U" else "numbers"
 
 
 def distinct(given: Any, *, count: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from tacit import check, plugin
 from tacit.data import names
-from tacit.data.dataset import Table, dataset, distinct, rows_of_client, table, test_table, with_classes
+from tacit.data.dataset import Table, dataset, distinct, owned, rows_of_client, table, test_table, with_classes
 from tacit.data.names import NUMBERS
 from tacit.data.population import HASH_BYTES
 from tacit.errors import BadData, BadInput
@@ -77,7 +77,7 @@ class Dataset:
         numeric = said == NUMBERS
         tables = [] if test is None else [test_table(test, numeric=numeric)]
         tables.insert(0, table(x, y, clients, numeric=numeric))
-        (rows, *tests), named, notes = with_classes(tables, said, places=("y", "the y of test"), key="classes")
+        (rows, *tests), named, notes = with_classes(tables, said, key="classes")
         how: dict[str, Any] = {"class_names": named, "notes": notes, "share": test_share or 0.0, "seed": test_seed}
         self._held_out = {} if test_share is None else {"test_share": test_share, "test_seed": test_seed}
         self.rows = dataset(PYTHON, rows, tests[0] if tests else None, **how, key="test_share")
@@ -222,8 +222,8 @@ def _stored(
         shape = (sum(map(len, labels)), *first.x.shape[1:])
         # copy on write: nobody writes, and torch wants no array that it could not write to
         x = torch.from_numpy(np.memmap(file, dtype=np.float32, mode="c", shape=shape))
-    owner = np.repeat(np.arange(len(called), dtype=np.int32), [len(part) for part in labels])
-    return Table(x, np.concatenate(labels), (called, owner), mapped=True)
+    owners = owned(called, [len(part) for part in labels])
+    return Table(x, np.concatenate(labels), owners, mapped=True, where="y")
 
 
 # DataFrames, torch datasets and saved Hugging Face datasets, as arrays. A column is a feature only if it holds numbers in every

@@ -20,17 +20,7 @@ from tacit import check, plugin
 from tacit.data import csv as csv_files
 from tacit.data import images, names
 from tacit.data.csv import declared_classes
-from tacit.data.dataset import (
-    Dataset,
-    Table,
-    client_codes,
-    dataset,
-    features,
-    numbers,
-    one_label_each,
-    reading,
-    with_classes,
-)
+from tacit.data.dataset import Dataset, dataset, reading, table, with_classes
 from tacit.data.encoder import column_of
 from tacit.data.names import Classes, Word, plain, refuse_undeclared
 from tacit.errors import BadData, BadInput, TacitError
@@ -283,39 +273,35 @@ class npz:
             if arrays[name].shape[1:] != wanted:
                 found, key = list(arrays[name].shape[1:]), "data.shape" if name == "x" else "data.label_shape"
                 raise BadData(f"{name} of {path} has rows of shape {found}, and {key} says {list(wanted or ())}.")
-        test_path, tests = self._tests(arrays)
-        whose = arrays.get("client")
-        clients = None if whose is None else client_codes(whose, where=f"client of {path}", rows=len(arrays["y"]))
         vocabulary = self.classes if isinstance(self.classes, int) and arrays["y"].ndim == TOKENS else 0
         how: dict[str, Any] = {"divide_by": self.divide_by, "tokens": vocabulary > 0}
-        target = numbers if self.classes == names.NUMBERS else one_label_each
-
-        def table(x: np.ndarray, y: np.ndarray, words: tuple[str, str], clients: names.Coded | None = None) -> Table:
-            rows = features(x, where=words[0], clients=clients, **how)
-            return Table(rows, y if vocabulary else target(y, where=words[1], rows=len(rows)), clients)
-
-        rows = table(arrays["x"], arrays["y"], (f"x of {path}", f"y of {path}"), clients)
-        words = f"the test rows of {test_path}", f"the test labels of {test_path}"
-        tables, notes = [rows, *([table(*tests, words)] if tests else [])], ()
-        class_names = tuple(map(str, range(vocabulary)))
+        how["numeric"] = self.classes == names.NUMBERS
+        words = f"x of {path}", f"y of {path}", f"client of {path}"
+        tables = [table(arrays["x"], arrays["y"], arrays.get("client"), words=words, **how)]
+        if (tests := self._tests(arrays)) is not None:
+            tables.append(table(*tests[0], words=(*tests[1], ""), **how))
+        class_names, notes = tuple(map(str, range(vocabulary))), ()
         if not vocabulary:
-            places = (path, test_path)
-            tables, class_names, notes = with_classes(tables, self.classes, places=places, key="data.classes")
-        encoder = reading(tables[0].x, torch.from_numpy(tables[0].y), class_names, divide_by=self.divide_by)
+            tables, class_names, notes = with_classes(tables, self.classes, key="data.classes")
+        rows, test = tables[0], tables[1] if len(tables) > 1 else None
+        encoder = reading(rows.x, torch.from_numpy(rows.y), class_names, divide_by=self.divide_by)
         more: dict[str, Any] = {"class_names": class_names, "share": self.test_share, "seed": seed, "notes": notes}
-        return dataset("npz", tables[0], tables[1] if tests else None, **more, encoder=encoder)
+        return dataset("npz", rows, test, **more, encoder=encoder)
 
-    def _tests(self, arrays: dict[str, np.ndarray]) -> tuple[str, tuple[np.ndarray, np.ndarray] | None]:
+    def _tests(self, arrays: dict[str, np.ndarray]) -> tuple[tuple[np.ndarray, np.ndarray], tuple[str, str]] | None:
+        """The test rows with their labels, and what each is called."""
         inside = [name for name in ("x_test", "y_test") if name in arrays]
         if self.test_path is not None:
             if inside:
                 both = " and ".join(inside)
                 raise BadData(f"{self.path} holds {both}, so data.test_path must go: choose one of them.")
             other = _read_npz(self.test_path, key="data.test_path")
-            return self.test_path, (other["x"], other["y"])
+            return (other["x"], other["y"]), (f"x of {self.test_path}", f"y of {self.test_path}")
         if len(inside) == 1:
             raise BadData(f"{self.path} holds {inside[0]} alone: expected x_test and y_test together.")
-        return str(self.path), (arrays["x_test"], arrays["y_test"]) if inside else None
+        if not inside:
+            return None
+        return (arrays["x_test"], arrays["y_test"]), (f"x_test of {self.path}", f"y_test of {self.path}")
 
 
 def _read_npz(path: str, *, key: str = "data.path") -> dict[str, np.ndarray]:

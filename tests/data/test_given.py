@@ -75,15 +75,15 @@ def test_labels_are_what_classes_declares(y, classes, expected):
     ("x", "y", "sentence"),
     [
         (X[:0], Y[:0], r"^x has no rows"),
-        (X[:, 0], Y, r"^Expected x to be numbers of shape \[rows, ...\], got float32 of shape \[12\]"),
+        (X[:, 0], Y, r"^Expected x to be numbers of shape \[rows, ...\], got float64 of shape \[12\]"),
         (X.astype(str), Y, r"^Expected x to be numbers"),
         ([*X.tolist(), [1.0]], Y, r"^x cannot be made an array .* every row needs the same shape"),
         (np.where(X == 5, np.nan, X), Y, r"^Row 2 in x holds NaN or infinity"),
         (np.where(X == 5, 1e300, X), Y, r"^Row 2 in x holds NaN or infinity"),
         (X, Y[:3], r"^Expected y to be 12 integers or texts, got int64 of shape \[3\]"),
         (X, Y[:, None], r"^Expected y to be 12 integers or texts, got int64 of shape \[12, 1\]"),
-        (X, Y + 0.5, r"^Row 0 of y holds 0.5 .*no label"),
-        (X, np.where(Y == 1, np.nan, Y), r"^Row 1 of y holds nan .*no label"),
+        (X, Y + 0.5, r"^Row 0 of y says 0.5 .* a text or an integer"),
+        (X, np.where(Y == 1, np.nan, Y), r"^Row 1 of y says nan"),
         (X, Y + 1, r"^y has the label '2' in row 1, which classes does not declare"),
         (X, np.array([0, None] * 6, dtype=object), r"^Row 1 of y says None"),
         (torch.eye(12).to_sparse(), Y, r"^x is a sparse tensor: call to_dense"),
@@ -100,12 +100,12 @@ def test_rows_and_labels_that_cannot_be_used_are_named(x, y, sentence):
         (
             [(X, Y), (X[:, :1], Y)],
             None,
-            r"^Client 'client-0' has rows of shape \[2\] and client 'client-1' of shape \[1\]",
+            r"^Client 'client-0' has rows of shape \[2\] and client 'client-1' \[1\]",
         ),
         ([(X, Y), (X[:0], Y[:0])], ["a", "b"], r"^x of client 'b' has no rows"),
         ([(X, Y), (np.full((1, 2), np.inf), [1])], ["a", "b"], r"^Row 0 in x of client 'b' holds NaN or infinity"),
         ([(X, Y), (X, Y[:2])], ["a", "b"], r"^Expected y of client 'b' to be 12"),
-        ([(X, Y), (X, ["1"] * 12)], ["a", "b"], r"^The labels of client 'a' and client 'b' are texts with one"),
+        ([(X, Y), (X, ["1"] * 12)], ["a", "b"], r"^Client 'a' has labels that are numbers and client 'b' texts"),
         ([(X, Y), X], ["a", "b"], r"what stands for client 'b' is a ndarray"),
         ([(X, Y)], ["a", "b"], r"^Expected clients to be 1 different names"),
         ([(X, Y), (X, Y)], ["a", "a"], r"^Expected clients to be 2 different names"),
@@ -330,7 +330,7 @@ def test_targets_may_be_numbers_and_a_regression_is_learnt_from_them(tmp_path):
 def test_targets_that_are_no_numbers_are_refused():
     with pytest.raises(BadData, match="Expected y to be 2 numbers or rows of numbers"):
         tacit.Dataset(X[:2], ["a", "b"], classes="numbers", test_share=0.5)
-    with pytest.raises(BadData, match="another number of targets for each row"):
+    with pytest.raises(BadData, match="targets of shape"):
         tacit.Dataset([(X[:2], [1.0, 2.0]), (X[:2], [[1.0, 2.0]] * 2)], classes="numbers", test_share=0.5)
     with pytest.raises(BadData, match="targets of python's training data holds NaN"):
         tacit.Dataset(X[:2], [1.0, float("nan")], classes="numbers", test=(X[:1], [1.0]))

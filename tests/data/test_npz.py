@@ -65,7 +65,7 @@ def test_a_value_that_is_not_finite_is_refused_by_client_and_row(read, value):
     x[3, 1] = value
     with pytest.raises(BadData, match=r"Row 3 of client 'a' in x of .*data.npz holds NaN or infinity"):
         read(x=x, client=WHO)
-    with pytest.raises(BadData, match=r"Row 3 in the test rows of .*data.npz holds NaN or infinity"):
+    with pytest.raises(BadData, match=r"Row 3 in x_test of .*data.npz holds NaN or infinity"):
         read(x_test=x, y_test=Y)
 
 
@@ -75,13 +75,13 @@ def test_a_value_that_is_not_finite_is_refused_by_client_and_row(read, value):
         ({"x": X.astype(str)}, r"x of .*data.npz to be numbers of shape \[rows, ...\], got <U\d+ of shape"),
         ({"x": X[:, 0]}, r"to be numbers of shape \[rows, ...\], got float64 of shape \[10\]"),
         ({"y": Y[:9]}, r"y of .* to be 10 integers or texts, got int64 of shape \[9\]"),
-        ({"y": Y.astype(float)}, r"y of .* to be 10 integers or texts, got float64"),
+        ({"y": Y + 0.5}, r"Row 0 of y of .* says 0.5 .*: expected a text or an integer"),
         ({"y": Y + 1}, r"has the label '2' in row 1, which data.classes does not declare"),
         ({"y": -Y}, r"has the label '-1' in row 1"),
         ({"client": WHO[:3]}, r"client of .* to be 10 integers or texts, got <U1 of shape \[3\]"),
-        ({"client": X[:, 0]}, r"client of .* got float64"),
+        ({"client": X[:, 0] / 4}, r"Row 1 of client of .* says 0.5"),
         ({"x_test": X}, r"holds x_test alone"),
-        ({"x_test": X, "y_test": Y[:2]}, r"the test labels of .* to be 10 integers"),
+        ({"x_test": X, "y_test": Y[:2]}, r"y_test of .* to be 10 integers"),
         ({"x": np.array([[{}]] * 10)}, r"cannot be read as an .npz file of plain arrays"),
         ({"xtest": X}, r"the arrays of .*data.npz to be one of .*got 'xtest'. Did you mean 'x_test'\?"),
     ],
