@@ -147,12 +147,10 @@ class Sum:
 
 
 class Rule(ABC):
-    """How the server combines updates. Options are the fields of a frozen dataclass; whatever changes is in `memory`.
-
-    Guarantee of every rule that ships, held by tests/test_contracts.py: messages are left as they were, what is remembered is
-    tensors, equal updates come back unchanged (but by the random control), and with `sees = "sums"` the same comes out of sums by
-    group as of single messages. A rule looks at nothing but messages, memory and statistics, so it is post-processing and free.
-    """
+    """How the server combines updates. Options are the fields of a frozen dataclass; whatever changes is in `memory`. Guarantee
+    of every rule that ships, held by tests/test_contracts.py: messages are left as they were, what is remembered is tensors,
+    equal updates come back unchanged (but by the random control), and with `sees = "sums"` the same comes out of sums by group
+    as of single messages. A rule looks at nothing but messages, memory and statistics, so it is post-processing and free."""
 
     sees: ClassVar[Literal["sums", "rows"]] = "rows"  # "sums" if (group) sums are all it needs
     needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
@@ -231,11 +229,9 @@ def group_message(sender: str, update: torch.Tensor, members: Sequence[dict[str,
 
 @dataclass(frozen=True)
 class Server:
-    """The server's part of every algorithm that has a rule, with one memory for each of its parts in the state.
-
-    Guarantee: post-processing. It sees messages and public facts, draws nothing and costs no privacy.
-    `schedule` is given where clients send updates over the round's share of the learning rate (DP-SGD): it is multiplied by here.
-    """
+    """The server's part of every algorithm that has a rule, with one memory for each of its parts in the state. Guarantee:
+    post-processing. It sees messages and public facts, draws nothing and costs no privacy. `schedule` is given where clients
+    send updates over the round's share of the learning rate (DP-SGD): it is multiplied by here."""
 
     rule: Rule
     layout: Layout

@@ -1,8 +1,7 @@
-"""The epsilon of each client: one number, a list, a table by name, a file, or a distribution by name.
-
-The distributions are those of Liu et al., "Projected Federated Averaging with Heterogeneous Differential Privacy", PVLDB 15(4),
-2021. A draw that is not above zero is drawn again, and in a mixture at least one client comes from the component with the largest
-mean (a "public" client). An epsilon is public: it is known to the server."""
+"""The epsilon of each client: one number, a list, a table by name, a file, or a distribution by name. The distributions are
+those of Liu et al., "Projected Federated Averaging with Heterogeneous Differential Privacy", PVLDB 15(4), 2021. A draw that is
+not above zero is drawn again, and in a mixture at least one client comes from the component with the largest mean (a "public"
+client). An epsilon is public: it is known to the server."""
 
 import csv
 import math
@@ -27,10 +26,8 @@ NAMED_AT_MOST = 5  # names listed in a refusal
 
 
 def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequence[str] | None = None) -> np.ndarray:
-    """The epsilon of each client. `inf` says that a client sets no limit.
-
-    A file is `{"file": path}`: csv with the columns client and epsilon.
-    Raises: BadInput or BadData naming the client whose epsilon is missing, unknown or not above zero.
+    """The epsilon of each client. `inf` says that a client sets no limit. A file is `{"file": path}`: csv with the columns
+    client and epsilon. Raises: BadInput or BadData naming the client whose epsilon is missing, unknown or not above zero.
 
     >>> budgets("mixgauss1", clients=3, rng=np.random.default_rng(0)).round(1).tolist()
     [0.1, 0.1, 9.9]

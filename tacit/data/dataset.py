@@ -19,9 +19,8 @@ PART = 1 << 14  # rows looked at together
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test rows (perhaps none), with the client each training row belongs to where the source names clients.
-
-    `y` holds classes (whole numbers) or numbers (floats), one or a row of them per example. Guarantee: every feature and number is
+    """Training and test rows (perhaps none), with the client each training row belongs to where the source names clients. `y`
+    holds classes (whole numbers) or numbers (floats), one or a row of them per example. Guarantee: every feature and number is
     finite, every class is in 0..classes-1, and rows, targets and clients have equal lengths. Raises: BadData.
 
     >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
@@ -157,9 +156,7 @@ def dataset(
     key: str = "data.test_share",
 ) -> Dataset:
     """The data set of rows with coded targets; without test rows about a share of the rows becomes the test set, or none.
-
-    Raises: BadData, BadInput.
-    """
+    Raises: BadData, BadInput."""
 
     def targets(y: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(y.astype(np.float32 if y.dtype.kind == "f" else np.int64, copy=False))
@@ -194,10 +191,9 @@ def hold_out(
     key: str = "data.test_share",
 ) -> np.ndarray:
     """Marks about `share` of the rows for the test set: a coin for each, keyed by the seed and by nothing but the row itself.
-
     Guarantee: a row that comes or goes moves no other one between training and test, so that what an epsilon says about one row
-    of the training set it says about one row of the file. Raises: BadData where no row is held out, or all of a client's are.
-    """
+    of the training set it says about one row of the file. Raises: BadData where no row is held out, or all of a client's
+    are."""
     held = coins(x, y, share=share, seed=seed) if marks is None else coins_of(marks, share=share, seed=seed)
     called, owner = clients or (("",), np.zeros(len(held), np.int64))
     kept = np.bincount(owner[~held], minlength=len(called))
@@ -212,9 +208,7 @@ def with_classes(
     tables: Sequence[Table], classes: names.Classes | None, *, key: str
 ) -> tuple[list[Table], tuple[str, ...], tuple[str, ...]]:
     """The tables with class indices for labels, the class names, and a note where they were not declared; numbers stay numbers.
-
-    Raises BadData for a label that `key` does not declare.
-    """
+    Raises BadData for a label that `key` does not declare."""
     if classes == names.NUMBERS:
         return list(tables), (), ()
     found, notes = names.classes(classes, [names.coded(one.y) for one in tables])
@@ -249,10 +243,8 @@ def table(
     tokens: bool = False,
 ) -> Table:
     """One table, of rows with their labels (`numeric`: numbers), or of a pair for each client. Raises BadInput, BadData.
-
     `clients` names the client of each row, or of each pair; `words` are what each is called where something is wrong. With
-    `tokens` whole numbers stay such, and targets are taken as they are.
-    """
+    `tokens` whole numbers stay such, and targets are taken as they are."""
     if isinstance(x, Table):
         return x
     if y is None:

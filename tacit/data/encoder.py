@@ -1,7 +1,6 @@
-"""How raw columns become the features that a model reads, as one small frozen value, by public rules only.
-
-It is made of declarations alone (the csv source's options) and is kept beside the model of a run: whoever has both reads new
-rows exactly as the clients' rows were read. A type of column is a class here, listed in TYPES; its declaration fixes its width."""
+"""How raw columns become the features that a model reads, as one small frozen value, by public rules only. It is made of
+declarations alone (the csv source's options) and is kept beside the model of a run: whoever has both reads new rows exactly as
+the clients' rows were read. A type of column is a class here, listed in TYPES; its declaration fixes its width."""
 
 import json
 import math
@@ -35,10 +34,8 @@ Change = tuple[str, str]  # what was done, and to which column
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """One raw column. `missing` says what stands in for a cell without a value: "refuse", "drop" (the row), or a value.
-
-    Raises: BadInput for what contradicts itself.
-    """
+    """One raw column. `missing` says what stands in for a cell without a value: "refuse", "drop" (the row), or a value. Raises:
+    BadInput for what contradicts itself."""
 
     name: str
     missing: float | str = REFUSE
@@ -311,10 +308,8 @@ class Encoded:
 
 
 def encode(table: Table, columns: Sequence[Column], *, trained: bool = False) -> Encoded:
-    """Turns the rows of a table into float32 features; where a model is `trained` already, no declaration can be changed any more.
-
-    Raises: BadData naming file, line, column and value.
-    """
+    """Turns the rows of a table into float32 features; where a model is `trained` already, no declaration can be changed any
+    more. Raises: BadData naming file, line, column and value."""
     absent: dict[str, np.ndarray] = {}
     for column in columns:
         cells = table.columns[column.name]
@@ -354,10 +349,9 @@ MOST_SIDES = 8  # of the shape of a row
 @dataclass(frozen=True)
 class Encoder:
     """What a row is, for a model: its columns in their order, or without columns the shape of a tensor; and what is answered.
-
     That is one of the `classes`, or, where there are none, as many numbers as `outputs`. `shape` is that of one encoded row.
-    `label` names the column of labels, which new rows need not have; `header` the columns of files without a first line of names.
-    Tensors are divided by `divide_by`. Raises BadInput for what contradicts itself.
+    `label` names the column of labels, which new rows need not have; `header` the columns of files without a first line of
+    names. Tensors are divided by `divide_by`. Raises BadInput for what contradicts itself.
 
     >>> Encoder(classes=("no", "yes"), shape=(1,), columns=(Number("age", limits=(0.0, 120.0)),)).names
     ('age',)

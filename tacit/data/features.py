@@ -87,10 +87,8 @@ def refuse_absent(path: Path | str, wanted: Sequence[str], head: Sequence[str]) 
 
 
 def no_column(text: str, near: str, head: Sequence[str]) -> BadData:
-    """The refusal of a column that a file has not: with the nearest that it has, else with all.
-
-    Guarantee: none of them is in the discreet message, as of a file without a first line of names they are a record's cells.
-    """
+    """The refusal of a column that a file has not: with the nearest that it has, else with all. Guarantee: none of them is in
+    the discreet message, as of a file without a first line of names they are a record's cells."""
     if not near:
         return BadData(text, hint=check.listed(head))
     return BadData(f"{text}{near}", cell=next((name for name in head if repr(name) in near), None))

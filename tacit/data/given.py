@@ -1,7 +1,6 @@
-"""`tacit.Dataset`: rows that a program hands over, where an experiment file would name a source.
-
-Whatever turned raw values into these features must be public: a constant, or declared, never learned from clients' rows. The
-labels are declared too (`classes`), or made public in so many words ("from-data")."""
+"""`tacit.Dataset`: rows that a program hands over, where an experiment file would name a source. Whatever turned raw values
+into these features must be public: a constant, or declared, never learned from clients' rows. The labels are declared too
+(`classes`), or made public in so many words ("from-data")."""
 
 import hashlib
 import tempfile
@@ -47,15 +46,13 @@ def _refuse_test(test: Any, share: float | None) -> None:
 
 
 class Dataset:
-    """Rows, their labels and, where they are named, the clients that hold them; checked and copied when it is made.
-
-    `x` and `y` are arrays, tensors or lists, with `clients` naming the client of each row; or `x` is a list of (x, y), one pair
-    for each client, or a dict of them by name. Features become float32. `classes` are the labels as a list, a number c for
-    0..c-1, "from-data", which makes the labels found public, or "numbers" where y are numbers (a regression). `test` has rows
-    that are public; without any, `test_share` holds out about that share: a coin for each record, keyed by `test_seed` and the
-    record alone; 0 makes nobody's rows public, and how good the model is in each round is then not known.
-
-    Raises BadInput or BadData in one sentence.
+    """Rows, their labels and, where they are named, the clients that hold them; checked and copied when it is made. `x` and `y`
+    are arrays, tensors or lists, with `clients` naming the client of each row; or `x` is a list of (x, y), one pair for each
+    client, or a dict of them by name. Features become float32. `classes` are the labels as a list, a number c for 0..c-1,
+    "from-data", which makes the labels found public, or "numbers" where y are numbers (a regression). `test` has rows that are
+    public; without any, `test_share` holds out about that share: a coin for each record, keyed by `test_seed` and the record
+    alone; 0 makes nobody's rows public, and how good the model is in each round is then not known. Raises BadInput or BadData
+    in one sentence.
 
     >>> Dataset([([[0.0], [1.0]], [0, 1]), ([[2.0]], [1])], classes=2, test=([[3.0]], [1]))
     Dataset(3 rows of shape [1], 2 clients, 2 classes, 1 test row)
@@ -86,11 +83,9 @@ class Dataset:
     def from_pandas(
         cls, df: Any, *, label: str, client: str | None = None, columns: Sequence[str] | None = None, **how: Any
     ) -> "Dataset":
-        """Takes a DataFrame: `label` and `client` name columns; the others, or those in `columns`, are the features.
-
-        The rest is as for `Dataset`, with `test` another DataFrame that has the same columns. Raises BadData for a column that
-        is no number or has no value somewhere, by its name, and for an index in which a label stands twice.
-        """
+        """Takes a DataFrame: `label` and `client` name columns; the others, or those in `columns`, are the features. The rest
+        is as for `Dataset`, with `test` another DataFrame that has the same columns. Raises BadData for a column that is no
+        number or has no value somewhere, by its name, and for an index in which a label stands twice."""
         x, y, clients = _frame_arrays(df, label=label, client=client, columns=columns)
         if how.get("test") is not None:
             kept = columns or [name for name in df.columns if name not in (label, client)]
@@ -99,11 +94,9 @@ class Dataset:
 
     @classmethod
     def from_torch(cls, dataset: Any, **how: Any) -> "Dataset":
-        """Takes a torch dataset of (x, y) items, or a list or dict of them, one for each client; every item is read once.
-
-        The rest is as for `Dataset`, with `test` another torch dataset. Without `classes`, those that the dataset lists
-        (`dataset.classes`, as torchvision's do) are taken.
-        """
+        """Takes a torch dataset of (x, y) items, or a list or dict of them, one for each client; every item is read once. The
+        rest is as for `Dataset`, with `test` another torch dataset. Without `classes`, those that the dataset lists
+        (`dataset.classes`, as torchvision's do) are taken."""
         classes = _classes_listed(dataset) if how.get("classes") is None else None
         how["classes"] = classes or how.get("classes")
         if how.get("test") is not None:
@@ -128,10 +121,8 @@ class Dataset:
         **how: Any,
     ) -> "Dataset":
         """Takes what Hugging Face's `datasets` saved at `path` (`save_to_disk`); nothing is downloaded, and no code is run.
-
         `split` has the clients' rows and `test_split` public ones; without it and without `test_share`, the split "test" is
-        taken. Without `classes`, the names of the label's ClassLabel are. The rest is as for `Dataset`. Needs `datasets`.
-        """
+        taken. Without `classes`, the names of the label's ClassLabel are. The rest is as for `Dataset`. Needs `datasets`."""
         rows, tests = _opened(path, split=split, test_split=test_split, share=how.get("test_share"))
         kept = [name for name in rows.column_names if name not in (label, client)] if columns is None else list(columns)
         _refuse_absent(path, (label, *([] if client is None else [client]), *kept), rows.column_names)
@@ -157,10 +148,8 @@ class Dataset:
         **how: Any,
     ) -> "Dataset":
         """Takes rows that do not fit into memory: `load(client)` gives the (x, y) of one client, and is called once for each.
-
         The rows are kept in a nameless file in `folder` (the system's place for temporary files if left out) that goes with the
-        process; memory holds those of clients that train. The rest is as for `Dataset`, without `test_share`.
-        """
+        process; memory holds those of clients that train. The rest is as for `Dataset`, without `test_share`."""
 
         _declared(how.get("classes"))  # before hours of loading
         _refuse_test(how.get("test"), how.get("test_share"))
@@ -184,9 +173,7 @@ class Dataset:
 
 def digest_of(data: Dataset) -> bytes:
     """A hash of every row in its order, test rows included; made anew at every call, for nothing keeps rows from being edited.
-
-    It tells a guessed row from a wrong one: it is written nowhere but under a ledger's key.
-    """
+    It tells a guessed row from a wrong one: it is written nowhere but under a ledger's key."""
     rows = data.rows
     made = hashlib.blake2b(repr((data.settings(), rows.client_names)).encode(), digest_size=HASH_BYTES)
     for part in (rows.x.numpy(), rows.y.numpy(), rows.test_x.numpy(), rows.test_y.numpy(), rows.client):

@@ -92,10 +92,8 @@ def address(name: str, file: str) -> str:
 
 
 def download(url: str, target: Path, *, checksum: str, progress: Progress | None = None) -> None:
-    """Downloads to a temporary file and renames it once its checksum ("sha256:..." or "md5:...") is right.
-
-    Guarantee: whatever happens, `target` is either untouched or whole. Raises: BadData on a wrong checksum; OSError.
-    """
+    """Downloads to a temporary file and renames it once its checksum ("sha256:..." or "md5:...") is right. Guarantee: whatever
+    happens, `target` is either untouched or whole. Raises: BadData on a wrong checksum; OSError."""
     algorithm, _, expected = checksum.partition(":")
     request = urllib.request.Request(url, headers={"User-Agent": "tacit"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:

@@ -77,10 +77,8 @@ TINIEST = 1e-300  # below, log(u)/alpha would overflow; a class belongs to one c
 
 
 def dirichlet(y: np.ndarray, *, clients: int, alpha: float, min_size: int, rng: np.random.Generator) -> Shares:
-    """Splits each class by Dir(alpha), drawn anew while a client has too few rows and repaired after the last draw.
-
-    Guarantee: it ends, every row is used once, and no client has fewer than `min_size` rows. Raises: BadInput.
-    """
+    """Splits each class by Dir(alpha), drawn anew while a client has too few rows and repaired after the last draw. Guarantee:
+    it ends, every row is used once, and no client has fewer than `min_size` rows. Raises: BadInput."""
     if clients * min_size > len(y):
         raise BadInput(
             f"{clients} clients with at least {min_size} examples each need {clients * min_size} rows, but there are "
@@ -136,11 +134,9 @@ def _lowered(sizes: np.ndarray, surplus: int) -> np.ndarray:
 
 
 def share_out(dataset: Dataset, section: DataSection, *, rng: np.random.Generator) -> Shares:
-    """Shares a data set's training rows as its section says.
-
-    Guarantee: each row is in at most one share; no share is empty; with dirichlet none is smaller than `min_size`; with natural
-    a row that comes or goes moves no other one. Raises: BadInput, BadData.
-    """
+    """Shares a data set's training rows as its section says. Guarantee: each row is in at most one share; no share is empty;
+    with dirichlet none is smaller than `min_size`; with natural a row that comes or goes moves no other one. Raises: BadInput,
+    BadData."""
     kind, clients, each = section.partition, section.clients, section.examples_per_client
     if kind == "natural":
         return _natural(dataset)

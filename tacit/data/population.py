@@ -1,6 +1,5 @@
-"""All clients of a federation in columns: 100,000 of them cost a few megabytes beyond their data.
-
-Rows are laid out client by client, so a client's data is a slice of two tensors and building a `Client` copies nothing."""
+"""All clients of a federation in columns: 100,000 of them cost a few megabytes beyond their data. Rows are laid out client by
+client, so a client's data is a slice of two tensors and building a `Client` copies nothing."""
 
 import hashlib
 import itertools
@@ -92,10 +91,8 @@ class Population:
         return moved
 
     def holding_out(self, mask: np.ndarray, *, key: str = "data.held_out") -> "Population":
-        """The same clients without the rows in the mask, which they hold out of training because of the setting `key`.
-
-        Raises: BadData for a client that would have nothing left to train on.
-        """
+        """The same clients without the rows in the mask, which they hold out of training because of the setting `key`. Raises:
+        BadData for a client that would have nothing left to train on."""
         counts = np.add.reduceat(mask, self.offsets[:-1]) if len(mask) else np.zeros(len(self), int)
         kept = self.sizes - counts
         if not kept.all():
@@ -188,9 +185,8 @@ def row_hashes(x: torch.Tensor, y: torch.Tensor, *, key: bytes = b"") -> Iterato
 
 def coins(x: torch.Tensor, y: torch.Tensor, *, share: float, seed: int, purpose: str = "held out") -> np.ndarray:
     """Tosses a coin for every record, keyed by the seed and by nothing but the record itself: True for about `share` of them.
-
-    So a record that comes or goes moves no other one between the two sides, and equal records are on one side. Coins of different
-    purposes fall independently.
+    So a record that comes or goes moves no other one between the two sides, and equal records are on one side. Coins of
+    different purposes fall independently.
 
     >>> round(float(coins(torch.arange(1000.0)[:, None], torch.zeros(1000), share=0.2, seed=0).mean()), 1)
     0.2

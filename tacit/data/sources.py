@@ -1,9 +1,8 @@
 """Where rows come from: a class for each `data.name`, whose fields are its options in `[data]`; and how such a table is read.
-
 Leak rule: whatever turns raw values into features is public. Images are divided by 255 and digits by 16; a csv column is scaled
 by the range declared in `numeric`, or taken as it stands; the values of a text column are declared in `categorical` and the
-labels in `classes`. The one exception must be written out: `classes = "from-data"` makes the labels found public.
-Somebody's own source is "package.module:name" (docs/how-to-extend.md)."""
+labels in `classes`. The one exception must be written out: `classes = "from-data"` makes the labels found public. Somebody's
+own source is "package.module:name" (docs/how-to-extend.md)."""
 
 import zipfile
 import zlib
@@ -42,9 +41,8 @@ class Source(Protocol):
     """Where rows come from. Making it checks its options and opens nothing."""
 
     def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
-        """Reads the rows. `seed` chooses which are held out for testing, where the source holds some out; a download shows its bar
-        in `progress`. Raises BadData.
-        """
+        """Reads the rows. `seed` chooses which are held out for testing, where the source holds some out; a download shows its
+        bar in `progress`. Raises BadData."""
         ...
 
 
@@ -73,10 +71,8 @@ def settings(section: DataSection) -> dict[str, Any]:
 
 
 def identity(section: DataSection) -> dict[str, Any]:
-    """What decides in which hands a record is and how it is read: what a ledger belongs to.
-
-    Guarantee: an option that is empty counts as if nobody had ever heard of it, so that one more changes no ledger's identity.
-    """
+    """What decides in which hands a record is and how it is read: what a ledger belongs to. Guarantee: an option that is empty
+    counts as if nobody had ever heard of it, so that one more changes no ledger's identity."""
     dealt = DEALT if section.partition == "natural" else ()
     used = {key: value for key, value in settings(section).items() if key not in (*PLACES, *dealt)}
     return {key: value for key, value in used.items() if value is not None and value not in EMPTY}
@@ -149,12 +145,10 @@ class cifar10(_Images):
 @part
 @dataclass(frozen=True, kw_only=True)
 class csv:
-    """Records from a folder with one file per client, from several files, or from one, with or without a column of clients.
-
-    The first line names the columns, or `header` does. The features are those in `columns`, else all but the label and the client,
+    """Records from a folder with one file per client, from several files, or from one, with or without a column of clients. The
+    first line names the columns, or `header` does. The features are those in `columns`, else all but the label and the client,
     and every feature is declared: a number by its public range, a text by its public values. Without `test_path`, about
-    `test_share` of the rows is held out, by a coin for each. Raises BadInput for declarations that contradict each other.
-    """
+    `test_share` of the rows is held out, by a coin for each. Raises BadInput for declarations that contradict each other."""
 
     path: str | tuple[str, ...] | None = None  # a file, a folder with a file per client, or several files
     label: str = "label"  # the column that a model predicts
@@ -245,12 +239,10 @@ BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.erro
 @dataclass(frozen=True, kw_only=True)
 class npz:
     """Arrays from one .npz file: x [n, ...] and y [n], and where they exist client [n], x_test and y_test. No pickle is loaded.
-
-    Labels are texts or integers; integers are class names where every declared class is one, else positions in the declared list.
-    `classes` are the labels as a list, a number c for 0..c-1 (also of rows of tokens), "from-data", or "numbers" where y are
-    numbers, or rows of 0 and 1 for several labels. Without test rows about `test_share` of the rows is held out, by a coin for
-    each. Who has no rows knows by `shape` and `label_shape` what they look like.
-    """
+    Labels are texts or integers; integers are class names where every declared class is one, else positions in the declared
+    list. `classes` are the labels as a list, a number c for 0..c-1 (also of rows of tokens), "from-data", or "numbers" where y
+    are numbers, or rows of 0 and 1 for several labels. Without test rows about `test_share` of the rows is held out, by a coin
+    for each. Who has no rows knows by `shape` and `label_shape` what they look like."""
 
     path: str | None = None  # the .npz file
     classes: Classes | None = None  # the labels as a list, a number c for 0..c-1, "from-data", or "numbers"

@@ -76,10 +76,8 @@ def _is_private(said: Any) -> bool:
 
 
 class TaskSection(OpenSection):
-    """`[task]`: classification, binary, multilabel, regression or tokens, or anybody's as "package.module:name".
-
-    `loss` names the loss that trains it, one of tacit/parts/losses.py or "package.module:name"; the other keys are its options.
-    """
+    """`[task]`: classification, binary, multilabel, regression or tokens, or anybody's as "package.module:name". `loss` names
+    the loss that trains it, one of tacit/parts/losses.py or "package.module:name"; the other keys are its options."""
 
     names_part: ClassVar[str] = "kind"
 
@@ -88,13 +86,11 @@ class TaskSection(OpenSection):
 
 
 class MetricSection(Section):
-    """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said.
-
-    With `per_client` a simulation also measures its final model on every client's own rows (those it keeps by `data.own_share`,
-    else those it trained on), and how clients differ: numbers from raw data, for the researcher, which no epsilon covers.
+    """`[metric]`: `choose` names the metric that stands for the run everywhere; the task's own unless it is said. With
+    `per_client` a simulation also measures its final model on every client's own rows (those it keeps by `data.own_share`, else
+    those it trained on), and how clients differ: numbers from raw data, for the researcher, which no epsilon covers.
     `largest_error` is where the errors of a regression, and the log loss of a row, are cut on clients' held-out rows: no noise
-    covers a number without bound.
-    """
+    covers a number without bound."""
 
     choose: str | None = None  # the headline metric, where the task's own is not meant
     per_client: Annotated[bool, Strict()] = False  # also each client's metric on its rows, for the researcher
@@ -114,11 +110,9 @@ class SeedSection(Section):
 
 
 class Seeds(NamedTuple):
-    """The seeds of an experiment as they count. What has none here (who is malicious, what clients draw for models of their own)
-    follows `run.seed`.
-
-    Guarantee: no two releases share noise because they share a seed: the key of noise is the digest of the whole release
-    (tacit/engine/release.py), in which every one of these stands.
+    """The seeds of an experiment as they count. What has none here (who is malicious, what clients draw for models of their
+    own) follows `run.seed`. Guarantee: no two releases share noise because they share a seed: the key of noise is the digest of
+    the whole release (tacit/engine/release.py), in which every one of these stands.
 
     >>> from tacit.experiment import Experiment
     >>> Experiment(seed={"data": 7}, run={"seed": 3}).seeds

@@ -18,22 +18,17 @@ UNPLAIN = ("momentum", "weight_decay", "proximal", "control")
 
 
 class AuditSection(Section):
-    """`[audit]`: so many `canaries` are planted, each with a coin that decides whether it takes part.
-
-    They are records under local DP with unit = "record", and clients where a client is what is protected.
-    """
+    """`[audit]`: so many `canaries` are planted, each with a coin that decides whether it takes part. They are records under
+    local DP with unit = "record", and clients where a client is what is protected."""
 
     canaries: Annotated[int, Field(ge=2)] | None = None  # how many are planted; nothing: none
 
 
 class AttackSection(OpenSection):
-    """`kind` is a class of tacit/engine/malicious.py, or "package.module:name"; the other keys are its options (`poison`, `boost`,
-    `trigger`).
-
-    As many as `clients` are malicious, or such a share of all; for `start` rounds they are honest. They want what carries
-    their trigger to be taken for the class `target`, by its name; the first class, unless said. Under local DP they add their
-    own noise, unless `noise` is "none".
-    """
+    """`kind` is a class of tacit/engine/malicious.py, or "package.module:name"; the other keys are its options (`poison`,
+    `boost`, `trigger`). As many as `clients` are malicious, or such a share of all; for `start` rounds they are honest. They
+    want what carries their trigger to be taken for the class `target`, by its name; the first class, unless said. Under local
+    DP they add their own noise, unless `noise` is "none"."""
 
     names_part: ClassVar[str] = "kind"
 
@@ -59,12 +54,10 @@ class AttackSection(OpenSection):
 
 
 class PersonalSection(Section):
-    """`[personal]`: how each client adapts the global model on its own (`kind`, a file in tacit/personal).
-
-    `strength` is lambda of `mean-regularised`; left out, each client finds its own by cross-validation. With `when = "during"` each
-    client keeps an own model from round to round (MR-MTL), which is made of what it sends: it has the noise, and the epsilon, of
-    that; `strength` is then in what is sent, and has to be said.
-    """
+    """`[personal]`: how each client adapts the global model on its own (`kind`, a file in tacit/personal). `strength` is lambda
+    of `mean-regularised`; left out, each client finds its own by cross-validation. With `when = "during"` each client keeps an
+    own model from round to round (MR-MTL), which is made of what it sends: it has the noise, and the epsilon, of that;
+    `strength` is then in what is sent, and has to be said."""
 
     kind: Literal["alone", "mean-regularised", "head"] | None = None  # nothing: none is made
     strength: NotNegative | None = None  # how strongly it is held to the global one; nothing: chosen on the client
@@ -178,9 +171,7 @@ def refuse_unauditable(experiment: "Experiment") -> None:
 
 def refuse_unplain(experiment: "Experiment", what: str) -> None:
     """Refuses canary records where an update is not made of plain steps: nobody could read off what they did. Raises BadInput.
-
-    A whole update that is clipped and noised at the end may have been trained in any way.
-    """
+    A whole update that is clipped and noised at the end may have been trained in any way."""
     for key in UNPLAIN if experiment.privacy.unit_kept == "record" else ():
         if getattr(experiment.train, key):
             raise BadInput(

@@ -1,7 +1,6 @@
-"""One experiment as one frozen, validated object; the TOML file is its text. Every key has a default.
-
-Unknown keys and impossible combinations are refused in one sentence that names the key and the nearest valid one. Options of
-the rule, the model and the data source are theirs to refuse, once they are made: reading an experiment imports none of them."""
+"""One experiment as one frozen, validated object; the TOML file is its text. Every key has a default. Unknown keys and
+impossible combinations are refused in one sentence that names the key and the nearest valid one. Options of the rule, the model
+and the data source are theirs to refuse, once they are made: reading an experiment imports none of them."""
 
 import json
 import math
@@ -136,11 +135,9 @@ class Experiment(BaseModel):
 
     @property
     def secret_cohorts(self) -> bool:
-        """Whether the promise rests on nobody's knowing who took part in a round; somebody else's kind counts so.
-
-        Where everybody is in every round it does not, unless the clip adapts: then an absent client and an empty one are counted
-        differently.
-        """
+        """Whether the promise rests on nobody's knowing who took part in a round; somebody else's kind counts so. Where
+        everybody is in every round it does not, unless the clip adapts: then an absent client and an empty one are counted
+        differently."""
         privacy = self.privacy
         if privacy.kind != "central" or privacy.sampler == "cyclic" or privacy.sums_records:
             return privacy.foreign

@@ -44,11 +44,9 @@ class AdaptiveClip(Section):
 
 
 class PrivacySection(Section):
-    """What every kind has.
-
-    `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets no limit. `delta` is for
-    all runs of a ledger together; `delta_share` is this run's part of it, and a must where `ledger` names one that runs share.
-    """
+    """What every kind has. `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets
+    no limit. `delta` is for all runs of a ledger together; `delta_share` is this run's part of it, and a must where `ledger`
+    names one that runs share."""
 
     kind: str = "none"  # none, local, central, distributed, or package.module:name
     unit: Unit | None = None  # whom epsilon protects; needed where both are possible
@@ -176,9 +174,8 @@ class Trusted(PrivacySection):
 
 
 class Central(Trusted):
-    """Cohorts are drawn in secret. `network = "unwatched"` is a deployment's word, without which it has no secret cohorts: nobody
-    whom the promise is against sees the network's traffic or the server's log, which both show who took part.
-    """
+    """Cohorts are drawn in secret. `network = "unwatched"` is a deployment's word, without which it has no secret cohorts:
+    nobody whom the promise is against sees the network's traffic or the server's log, which both show who took part."""
 
     sampler: Literal["poisson"] | None = None  # each client by a coin of its own, in every round
     adaptive_clip: AdaptiveClip | None = None  # the clip follows a quantile of the updates' norms
@@ -199,11 +196,9 @@ class Cyclic(Trusted):
 
 
 class Distributed(PrivacySection):
-    """Clients add shares of integer noise, sized for `fewest_reports` of which `colluding` may be known.
-
-    "even" shares make the smallest sum carry `noise_multiplier`; those of "note-2020" (docs/papers.md) are smaller by the root of
-    the cohort, and are priced at what they are worth. `groups = 2` sums loose and tight clients apart.
-    """
+    """Clients add shares of integer noise, sized for `fewest_reports` of which `colluding` may be known. "even" shares make the
+    smallest sum carry `noise_multiplier`; those of "note-2020" (docs/papers.md) are smaller by the root of the cohort, and are
+    priced at what they are worth. `groups = 2` sums loose and tight clients apart."""
 
     kind: Literal["distributed"] = "distributed"
     unit: Literal["client"] | None = None
@@ -217,11 +212,9 @@ class Distributed(PrivacySection):
 
 
 class CentralRecords(PrivacySection):
-    """A trusted server noises the sum of all clients' clipped gradients once: one step a round, record level.
-
-    Every client has its own epsilon by its own sampling rate; `rate_cap` is how many times as often as another's a record may be
-    drawn (unless said at most 2, less where noise is small beside the bias).
-    """
+    """A trusted server noises the sum of all clients' clipped gradients once: one step a round, record level. Every client has
+    its own epsilon by its own sampling rate; `rate_cap` is how many times as often as another's a record may be drawn (unless
+    said at most 2, less where noise is small beside the bias)."""
 
     kind: Literal["central"] = "central"
     unit: Literal["record"] = "record"
@@ -229,9 +222,8 @@ class CentralRecords(PrivacySection):
 
 
 class DistributedRecords(PrivacySection):
-    """The same where the server is not trusted: every client adds a share of integer noise to its sum, and only the sum of all is
-    opened. Every member reads the model and knows its own share, so at least one is taken to collude.
-    """
+    """The same where the server is not trusted: every client adds a share of integer noise to its sum, and only the sum of all
+    is opened. Every member reads the model and knows its own share, so at least one is taken to collude."""
 
     kind: Literal["distributed"] = "distributed"
     unit: Literal["record"] = "record"
@@ -329,10 +321,8 @@ class Unprotected(ProtectSection):
 
 
 class Paillier(ProtectSection):
-    """Encrypted sums. Without `key`, the file of a secret key, every start of a run makes a key of its own.
-
-    `threshold = t` splits it: every client has a share, and t of them open a sum together; without it they have one key.
-    """
+    """Encrypted sums. Without `key`, the file of a secret key, every start of a run makes a key of its own. `threshold = t`
+    splits it: every client has a share, and t of them open a sum together; without it they have one key."""
 
     kind: Literal["paillier"] = "paillier"
     key: str | NewKey | None = (

@@ -1,6 +1,5 @@
-"""What every table of an experiment file has in common: frozen, typed, and each refusal one sentence that names the key.
-
-A table of several kinds is a union with a tag; a key of another kind is refused as unknown (tacit/check.py)."""
+"""What every table of an experiment file has in common: frozen, typed, and each refusal one sentence that names the key. A
+table of several kinds is a union with a tag; a key of another kind is refused as unknown (tacit/check.py)."""
 
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Union, get_args, get_origin
@@ -69,11 +68,9 @@ def _takes_truth(kind: Any) -> bool:
 
 
 class OpenSection(Section):
-    """A table that names a part (a rule, a model, a data source): keys that it does not know are that part's options.
-
-    They are checked when the part is made (tacit/plugin.py): reading a file imports nothing. A part that was passed from Python
-    travels with its table (`carrying`), under the name "python", and is in none of its texts.
-    """
+    """A table that names a part (a rule, a model, a data source): keys that it does not know are that part's options. They are
+    checked when the part is made (tacit/plugin.py): reading a file imports nothing. A part that was passed from Python travels
+    with its table (`carrying`), under the name "python", and is in none of its texts."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

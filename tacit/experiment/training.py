@@ -88,13 +88,11 @@ def _nothing(said: Any) -> Any:
 
 
 class TrainSection(Section):
-    """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part.
-
-    Unless said otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a
-    running mean of the models of the last rounds, out of which single rounds' noise averages. `views` = 4 averages, before
-    clipping, a record's gradient over itself and 3 copies moved by up to 2 of 28 pixels; the price is the same.
-    `momentum` and `weight_decay` are torch.optim.SGD's, `proximal` is FedProx's mu; `control` corrects each client's drift.
-    """
+    """`[train]`: the round and what a client does in it. Without `clients_per_round` all clients take part. Unless said
+    otherwise a client takes 10 local steps, on batches of 32 expected examples. `averaging` = 0.9 makes the result a running
+    mean of the models of the last rounds, out of which single rounds' noise averages. `views` = 4 averages, before clipping, a
+    record's gradient over itself and 3 copies moved by up to 2 of 28 pixels; the price is the same. `momentum` and
+    `weight_decay` are torch.optim.SGD's, `proximal` is FedProx's mu; `control` corrects each client's drift."""
 
     rounds: Count = 30  # how many rounds there are at most
     clients_per_round: Count | None = None  # the cohort; nothing: everybody
@@ -170,11 +168,9 @@ def refuse_overshooting(learning_rate: float, momentum: float | None, pulls: dic
 
 
 class ModelSection(OpenSection):
-    """`[model]`: a built-in model, or any torch factory as "package.module:function". The other keys are its options.
-
-    `path`, where a factory takes one, is where its weights lie: at a site, what site.toml says in its place. `lora` says what
-    trains of low-rank adapters; under privacy the first factor is frozen unless it is "both".
-    """
+    """`[model]`: a built-in model, or any torch factory as "package.module:function". The other keys are its options. `path`,
+    where a factory takes one, is where its weights lie: at a site, what site.toml says in its place. `lora` says what trains of
+    low-rank adapters; under privacy the first factor is frozen unless it is "both"."""
 
     name: str = "logr"  # logr, mlp, cnn, cifar-cnn, hugging-face, or package.module:function
     lora: Literal["first-frozen", "both"] | None = None  # which low-rank factors train; nothing: no adapters
@@ -182,13 +178,11 @@ class ModelSection(OpenSection):
 
 
 class AggregateSection(OpenSection):
-    """`[aggregate]`: how the server combines updates. The other keys are the rule's options.
-
-    Without a `rule` clients whose budgets differ are combined by `random-effects`, and others by their `mean`. Epsilons and sizes
-    are declared, and nobody can check them: each counts up to `most_share` of what all clients declare, ten equal shares unless
-    said (so that among ten clients or fewer nobody is cut), and 1 cuts nobody. Noise is not cut: `inverse-variance` and
-    `random-effects` weigh by it.
-    """
+    """`[aggregate]`: how the server combines updates. The other keys are the rule's options. Without a `rule` clients whose
+    budgets differ are combined by `random-effects`, and others by their `mean`. Epsilons and sizes are declared, and nobody can
+    check them: each counts up to `most_share` of what all clients declare, ten equal shares unless said (so that among ten
+    clients or fewer nobody is cut), and 1 cuts nobody. Noise is not cut: `inverse-variance` and `random-effects` weigh by
+    it."""
 
     names_part: ClassVar[str] = "rule"
 
@@ -197,15 +191,12 @@ class AggregateSection(OpenSection):
 
 
 class RunSection(Section):
-    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments.
-
-    `evaluate_every` changes no bit of a model: rounds in between have no score, and a run may go on with another one.
-    `at_once` trains a round's clients in one stack: left out, on a GPU where that can be. On a CPU a stack may be faster or slower
-    than processes side by side, and a run that goes on is then another release, as on a GPU.
-    `device = "cuda:0,cuda:1"` splits a cohort between GPUs. `precision` is that of the products of plain SGD on a CUDA device; what
-    is clipped example by example stays float32.
-    `writers` also sends every round to where people look already: "tensorboard", "mlflow", or "package.module:name".
-    """
+    """`[run]`: seed, place and means. `workers = 0` uses every core; `randomness = "os"` is for deployments. `evaluate_every`
+    changes no bit of a model: rounds in between have no score, and a run may go on with another one. `at_once` trains a round's
+    clients in one stack: left out, on a GPU where that can be. On a CPU a stack may be faster or slower than processes side by
+    side, and a run that goes on is then another release, as on a GPU. `device = "cuda:0,cuda:1"` splits a cohort between GPUs.
+    `precision` is that of the products of plain SGD on a CUDA device; what is clipped example by example stays float32.
+    `writers` also sends every round to where people look already: "tensorboard", "mlflow", or "package.module:name"."""
 
     seed: Whole = 0  # of all chance that has no seed of its own in [seed]
     device: str = "cpu"  # cpu, cuda, or several as "cuda:0,cuda:1"

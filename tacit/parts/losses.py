@@ -1,8 +1,7 @@
-"""Losses: what training makes small, one number per example. `task.loss` names one of these, or anybody's "package.module:name":
-a function of (outputs, targets) whose other parameters are its options in `[task]`.
-
-Guarantee: each number depends on its own example alone, so that clipping bounds what an example can do: somebody else's loss sees
-one example at a time (`torch.vmap`), after a trial on made-up rows."""
+"""Losses: what training makes small, one number per example. `task.loss` names one of these, or anybody's
+"package.module:name": a function of (outputs, targets) whose other parameters are its options in `[task]`. Guarantee: each
+number depends on its own example alone, so that clipping bounds what an example can do: somebody else's loss sees one example
+at a time (`torch.vmap`), after a trial on made-up rows."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -31,9 +30,8 @@ def binary_cross_entropy(
     *,
     class_weights: tuple[float, ...] | None = None,  # public numbers, one for each class; default: all weigh the same
 ) -> torch.Tensor:
-    """The mean over labels of -log sigmoid(o) where the label holds, else -log sigmoid(-o).
-
-    `class_weights` are (no, yes) for one label, and the weight of yes for each of several.
+    """The mean over labels of -log sigmoid(o) where the label holds, else -log sigmoid(-o). `class_weights` are (no, yes) for
+    one label, and the weight of yes for each of several.
 
     >>> binary_cross_entropy(torch.zeros(2, 1), torch.tensor([0, 1]), class_weights=(1.0, 3.0))
     tensor([0.6931, 2.0794])
@@ -91,9 +89,7 @@ def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def load(name: str, options: Mapping[str, Any], *, outputs: torch.Tensor, targets: torch.Tensor) -> Losses:
     """The loss that a name stands for, with its options; `outputs` and `targets` are made-up ones of the shapes to come.
-
-    Raises: BadInput for an unknown name or option, and for what is no loss per example.
-    """
+    Raises: BadInput for an unknown name or option, and for what is no loss per example."""
     factory = plugin.find(ROOM, name, key="task.loss")
     loss: Losses = partial(factory, **plugin.typed(factory, options, table="task", given=GIVEN, keys=("kind", "loss")))
 

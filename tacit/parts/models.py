@@ -1,7 +1,6 @@
-"""Models: `model.name` names one of these, or any torch factory as "package.module:function".
-
-A factory takes what it needs of `input_shape` and `classes`, how many numbers it answers (one where the task asks for one). Its
-other parameters are its options in `[model]`."""
+"""Models: `model.name` names one of these, or any torch factory as "package.module:function". A factory takes what it needs of
+`input_shape` and `classes`, how many numbers it answers (one where the task asks for one). Its other parameters are its options
+in `[model]`."""
 
 import warnings
 from collections.abc import Mapping
@@ -106,11 +105,9 @@ def cifar_cnn(*, input_shape: Shape, classes: int) -> nn.Module:
 
 @part
 def cnn(*, input_shape: Shape, classes: int) -> nn.Module:
-    """Two strided convolutions and two dense layers; 26,010 parameters on 1x28x28 and ten classes.
-
-    That of Papernot et al. 2021 (arXiv:2007.14191v1), with tanh, which suits clipping better than ReLU. Images under 16 pixels a
-    side get smaller kernels.
-    """
+    """Two strided convolutions and two dense layers; 26,010 parameters on 1x28x28 and ten classes. That of Papernot et al. 2021
+    (arXiv:2007.14191v1), with tanh, which suits clipping better than ReLU. Images under 16 pixels a side get smaller
+    kernels."""
     channels, side = _image("cnn", input_shape)
     if side >= LARGE_IMAGE:
         first, second = nn.Conv2d(channels, 16, 8, stride=2, padding=3), nn.Conv2d(16, 32, 4, stride=2)

@@ -129,11 +129,9 @@ class regression(Task):
 
 @part
 class tokens(Task):
-    """The next token, at every position of a row; a model answers (time, vocabulary) scores. A target of -100 counts nothing.
-
-    A record is one row. Of a document that was cut into several rows, an epsilon per record says no more than that epsilon times
-    their number; one row a document, or `privacy.unit = "client"`, says more.
-    """
+    """The next token, at every position of a row; a model answers (time, vocabulary) scores. A target of -100 counts nothing. A
+    record is one row. Of a document that was cut into several rows, an epsilon per record says no more than that epsilon times
+    their number; one row a document, or `privacy.unit = "client"`, says more."""
 
     loss, headline = "next-token", "perplexity"
     metrics = ("perplexity", "accuracy")

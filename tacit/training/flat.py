@@ -1,5 +1,4 @@
 """A model's trainable parameters as one contiguous float32 vector, so that an update is one addition and a message one array.
-
 The order is that of `model.named_parameters()`; a parameter tied to several modules is stored once. What does not train
 (`requires_grad = False`) is no part of the vector: it is not copied, moved, noised or sent."""
 
@@ -163,11 +162,9 @@ def _copied(model: nn.Module, memo: dict[int, object]) -> nn.Module:
 
 @torch.no_grad()
 def answers_apart(model: nn.Module, x: torch.Tensor, *, answer: tuple[int, ...]) -> torch.Tensor:
-    """What the model answers to every row, [rows, *answer]; zeros for a row that it cannot read.
-
-    Guarantee: an answer depends on its own row and the parameters alone, if the model remembers in itself at most: `torch.vmap`
-    makes a batch of every row, or a copy sees one row. Assumes: the model is in evaluation mode, and draws nothing.
-    """
+    """What the model answers to every row, [rows, *answer]; zeros for a row that it cannot read. Guarantee: an answer depends
+    on its own row and the parameters alone, if the model remembers in itself at most: `torch.vmap` makes a batch of every row,
+    or a copy sees one row. Assumes: the model is in evaluation mode, and draws nothing."""
 
     def several(rows: torch.Tensor) -> torch.Tensor:
         try:

@@ -1,15 +1,13 @@
-"""A model's forward pass as a graph (torch.fx) in which every operation is known to keep the examples of a batch apart.
-
-The graph is read from a copy of the model and is what runs afterwards, not the model's own code: whatever that code would do at
-another size of batch, in a later call, or with what it remembers, cannot happen.
-
-Every value of the graph is one of: `rows`, a tensor whose leading dimension is the batch, or the batch times something with the
-batch outermost; `const`, what is the same whatever the rows and however many; `size`, a number or a shape that holds the size of
-the batch; `weight`, a trainable parameter. A rule looks at the arguments of one operation and raises `Unsupported` unless example
-i of the result depends on example i of its arguments alone; an operation without a rule is taken to mix them. `is_rows` then
-checks the result's shape at two sizes of batch. A shape entry is a constant, a multiple of the batch, or what is left over, so
-that two sizes decide for all; and what copies and what shares memory differs at most between one example and several, so that
-one of the two sizes is 1."""
+"""A model's forward pass as a graph (torch.fx) in which every operation is known to keep the examples of a batch apart. The
+graph is read from a copy of the model and is what runs afterwards, not the model's own code: whatever that code would do at
+another size of batch, in a later call, or with what it remembers, cannot happen. Every value of the graph is one of: `rows`, a
+tensor whose leading dimension is the batch, or the batch times something with the batch outermost; `const`, what is the same
+whatever the rows and however many; `size`, a number or a shape that holds the size of the batch; `weight`, a trainable
+parameter. A rule looks at the arguments of one operation and raises `Unsupported` unless example i of the result depends on
+example i of its arguments alone; an operation without a rule is taken to mix them. `is_rows` then checks the result's shape at
+two sizes of batch. A shape entry is a constant, a multiple of the batch, or what is left over, so that two sizes decide for
+all; and what copies and what shares memory differs at most between one example and several, so that one of the two sizes is
+1."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -484,11 +482,9 @@ class Analysis:
         return Value("rows", small, large)
 
     def _refuse_write(self, target: Value) -> None:
-        """Raises: Unsupported unless what is written are rows that lie apart, in memory that they share with other rows at most.
-
-        What shares it must be the same for one example as for several: a tensor that is a copy only for several would make an
-        example's answer depend on whether it is alone.
-        """
+        """Raises: Unsupported unless what is written are rows that lie apart, in memory that they share with other rows at
+        most. What shares it must be the same for one example as for several: a tensor that is a copy only for several would
+        make an example's answer depend on whether it is alone."""
         if target.kind != "rows" or not all(map(_lie_apart, _tensors(target))):
             raise Unsupported("it writes into what the model holds, or into what several examples share")
         for other in self.values.values():

@@ -1,12 +1,10 @@
-"""Per-example gradients in the forms that make them cheap: as factors, as a few table rows, or as they are.
-
-Source: Li et al. 2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping, arXiv:2210.00038v3). An example
-without a finite norm has weight 0; since 0 times infinity is no number, what is not finite is replaced (`nan_to_num`) before it
-meets its weight, in place: forms own their factors, and the norms are taken before the sums.
-
-How float32 rounds a sum depends on who is in it: one example among 8,192 moved the sum by twice its clip. Sums are therefore
-double but for FEW examples (`sum_type`), sums over the rows of one example always are, and `clip_weights` gives a part of the
-clip away that covers what is left. docs/derivations.md has the bounds."""
+"""Per-example gradients in the forms that make them cheap: as factors, as a few table rows, or as they are. Source: Li et al.
+2022 (ghost norms, arXiv:2110.05679v6, sec. 4.1) and Bu et al. 2023 (book-keeping, arXiv:2210.00038v3). An example without a
+finite norm has weight 0; since 0 times infinity is no number, what is not finite is replaced (`nan_to_num`) before it meets its
+weight, in place: forms own their factors, and the norms are taken before the sums. How float32 rounds a sum depends on who is
+in it: one example among 8,192 moved the sum by twice its clip. Sums are therefore double but for FEW examples (`sum_type`),
+sums over the rows of one example always are, and `clip_weights` gives a part of the clip away that covers what is left.
+docs/derivations.md has the bounds."""
 
 from collections.abc import Callable
 from math import prod

@@ -1,8 +1,7 @@
-"""Three ways to add up clipped per-example gradients: book-keeping, vmap, and a loop over examples.
-
-Each adds sum_i min(1, C / |g_i|) g_i to `out`, in its type; a gradient without a finite norm counts as zero. None can mix examples
-or remember them: the first runs a graph of operations that keep them apart (`independence.py`), the others take the gradient of
-one example at a time, of a model that is copied before each use (`flat.fresh`)."""
+"""Three ways to add up clipped per-example gradients: book-keeping, vmap, and a loop over examples. Each adds sum_i min(1, C /
+|g_i|) g_i to `out`, in its type; a gradient without a finite norm counts as zero. None can mix examples or remember them: the
+first runs a graph of operations that keep them apart (`independence.py`), the others take the gradient of one example at a
+time, of a model that is copied before each use (`flat.fresh`)."""
 
 import operator
 import random
@@ -292,11 +291,9 @@ def refuse(model: nn.Module) -> None:
 def settle(
     model: nn.Module, names: Sequence[str], x: torch.Tensor, y: torch.Tensor, *, losses: Losses, most: int = ALONE
 ) -> tuple[str, Path, str]:
-    """The first of the named paths that agrees with single examples: its name, itself, and why those before it do not.
-
-    Of x and y only shape and type are used. `most` is how many examples a path is tried with at once. Raises: ModelRefused when no
-    path agrees, or when the forward pass writes into the model or remembers elsewhere.
-    """
+    """The first of the named paths that agrees with single examples: its name, itself, and why those before it do not. Of x and
+    y only shape and type are used. `most` is how many examples a path is tried with at once. Raises: ModelRefused when no path
+    agrees, or when the forward pass writes into the model or remembers elsewhere."""
     rows, labels = synthetic(model, x, y, count=SMALL + LARGE)
     few, reasons = (rows[:ALONE], labels[:ALONE]), []
     with same_chance(x.device), drawn(model):
