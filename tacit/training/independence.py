@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from torch.fx.node import map_aggregate
 
 from tacit.training.flat import hooked
 
@@ -64,16 +65,11 @@ class Value:
 Rule = Callable[[tuple, dict], Any]  # looks at the arguments of an operation
 
 
-def inside(*arguments: Any) -> Iterator[Value]:
-    for argument in arguments:
-        if isinstance(argument, Value):
-            yield argument
-        elif isinstance(argument, list | tuple):
-            yield from inside(*argument)
-        elif isinstance(argument, dict):
-            yield from inside(*argument.values())
-        elif isinstance(argument, slice):
-            yield from inside(argument.start, argument.stop, argument.step)
+def inside(*arguments: Any) -> list[Value]:
+    """The values of the graph among the arguments, however deep in lists, tables and slices."""
+    found = list[Value]()
+    map_aggregate(arguments, lambda one: found.append(one) if isinstance(one, Value) else None)
+    return found
 
 
 def is_rows(small: Any, large: Any) -> bool:
@@ -88,7 +84,7 @@ def is_rows(small: Any, large: Any) -> bool:
 
 def elementwise(args: tuple, kwargs: dict) -> None:
     """Rows are paired with rows of the same shape of batch; a constant has fewer dimensions, or one row for all."""
-    found = list(inside(*args, kwargs))
+    found = inside(*args, kwargs)
     refuse_kinds(found, "size", "weight")
     tensors = [value for value in found if isinstance(value.small, torch.Tensor)]
     rows = [value for value in found if value.kind == "rows"]
@@ -108,7 +104,7 @@ def chosen(args: tuple, kwargs: dict) -> None:
 
 def first_only(args: tuple, kwargs: dict) -> Value:
     """The first argument, which alone holds examples."""
-    rows, rest = args[0] if args else None, list(inside(*args[1:], kwargs))
+    rows, rest = args[0] if args else None, inside(*args[1:], kwargs)
     if not isinstance(rows, Value) or rows.kind != "rows" or not isinstance(rows.small, torch.Tensor):
         raise Unsupported("its first argument does not hold the examples")
     refuse_kinds(rest, "rows", "weight")
@@ -232,8 +228,7 @@ def filled(args: tuple, kwargs: dict, *, at: int | None = None) -> None:
         refuse_kinds(inside(args[at:], kwargs.get("fill_value")), "size", "rows")
 
 
-def refuse_kinds(values: Iterable[Value], *kinds: str) -> None:
-    values = list(values)
+def refuse_kinds(values: Sequence[Value], *kinds: str) -> None:
     names = {"size": "the size of the batch", "weight": "a weight behind its layer's back", "rows": "examples"}
     for kind in kinds:
         refuse(any(value.kind == kind for value in values), f"it uses {names[kind]}")
@@ -463,7 +458,7 @@ class Analysis:
 
     def _called(self, rule: Rule | None, function: Any, args: tuple, kwargs: dict, extra: tuple = ()) -> Value:
         """The result of an operation that its rule allows; anything may be done with constants except to write into them."""
-        found = list(inside(*args, kwargs))
+        found = inside(*args, kwargs)
         const = {value.kind for value in found} <= {"const"}
         if not const:
             if rule is None:
@@ -529,15 +524,7 @@ def _shared(one: Any, other: Any) -> bool:
 
 
 def _at(size: str, arguments: Any) -> Any:
-    if isinstance(arguments, Value):
-        return getattr(arguments, size)
-    if isinstance(arguments, dict):
-        return {key: _at(size, argument) for key, argument in arguments.items()}
-    if isinstance(arguments, slice):
-        return slice(*(_at(size, part) for part in (arguments.start, arguments.stop, arguments.step)))
-    if isinstance(arguments, list | tuple):
-        return type(arguments)([_at(size, argument) for argument in arguments])
-    return arguments
+    return map_aggregate(arguments, lambda one: getattr(one, size) if isinstance(one, Value) else one)
 
 
 def _at_both(function: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[Any, Any]:
