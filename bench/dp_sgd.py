@@ -25,8 +25,8 @@ from torch import nn
 
 from tacit import random
 from tacit.parts.models import build
-from tacit.training.clipping import Clipper
 from tacit.training.flat import flatten
+from tacit.training.sgd import Clipper
 
 CLIP, NOISE, RATE = 1, 1.0, 0.1
 BATCHES = (64, 512)

@@ -18,12 +18,11 @@ from pathlib import Path
 import numpy as np
 
 import tacit
-from tacit.engine.loop import STAGES
+from tacit.engine.evaluate import STAGES
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import promise, sentence
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.local.kind import promised
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian, promised
 from tacit.report.page import write_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

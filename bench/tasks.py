@@ -19,8 +19,8 @@ from torch import nn
 
 from tacit import random
 from tacit.parts.losses import binary_cross_entropy, cross_entropy, huber, next_token, squared
-from tacit.training.clipping import Clipper
 from tacit.training.flat import flatten
+from tacit.training.sgd import Clipper
 
 CLIP, NOISE, RATE, BATCH = 1.0, 1.0, 0.1, 256
 WIDTH, HIDDEN, TIME, VOCABULARY = 784, 256, 16, 200

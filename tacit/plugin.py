@@ -224,22 +224,9 @@ def guarded(words: str) -> Iterator[None]:
         raise BadInput(f"{words} ({said(error)}).") from error
 
 
-@contextmanager
-def failing(part: Any, words: str, *, then: str) -> Iterator[None]:
-    """Runs a part that has been made: what it raises becomes PartFailed, one sentence with its place and `then`, what to do now.
-
-    `words` are the beginning, with the part's name as a file says it for {name}. Refusals pass as they are.
-    """
-    try:
-        yield
-    except TacitError:
-        raise
-    except Exception as error:
-        raise failed(error, part, words, then=then) from error
-
-
 def failed(error: Exception, part: Any, words: str, *, then: str) -> PartFailed:
-    """The refusal for what a part raised, as in `failing`."""
+    """The refusal for what a part that has been made raised: one sentence with its place and `then`, what to do now. `words` are
+    the beginning, with the part's name as a file says it for {name}."""
     text = f"{said(error)}, {_place(error, part)}"
     text = "".join(sign if sign.isprintable() else "?" for sign in text)  # it may quote what a client has sent
     return PartFailed(f"{words.format(name=_called(part))} ({text}). {then}")

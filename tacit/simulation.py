@@ -35,7 +35,6 @@ from tacit.experiment import Experiment
 from tacit.experiment.data import CAPPED
 from tacit.experiment.schema import OpenSection
 from tacit.parts import metrics
-from tacit.parts.tasks import chosen
 from tacit.personal import one
 from tacit.privacy.ledger.ledger import NOTHING, Before
 from tacit.privacy.ledger.reader import noted, read_before
@@ -295,7 +294,7 @@ def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
     if parts.plan.priced:
         shared = experiment.privacy.ledger
         parts.start.refuse_before(Path(shared) if shared else None)
-    metrics.load(chosen(experiment))
+    metrics.load(parts.metric)
     judged_by(experiment, parts.dataset)
     columns_asked(experiment, parts.dataset)
     canaries_of(parts)

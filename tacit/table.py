@@ -228,6 +228,25 @@ def csv_of(records: Sequence[Mapping[str, Any]], keys: Iterable[str] = ()) -> by
     return file.getvalue().encode()
 
 
+def flat_records(rounds: Sequence[dict[str, Any]], *, unit: str | None) -> list[dict[str, Any]]:
+    """One flat dict of scalars per round, all with the same keys; the name of an epsilon carries its unit.
+
+    >>> flat_records([{"round": 0, "dropped": ["a"], "epsilon_loosest": 1.5}, {"round": 1}], unit="record")
+    [{'round': 0, 'epsilon_per_record_loosest': 1.5}, {'round': 1, 'epsilon_per_record_loosest': None}]
+    """
+    return filled([scalars(record, unit=unit) for record in rounds])
+
+
+def filled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    keys = dict.fromkeys(key for row in sorted(rows, key=len, reverse=True) for key in row)
+    return [{key: row.get(key) for key in keys} for row in rows]
+
+
+def scalars(record: dict[str, Any], *, unit: str | None) -> dict[str, Any]:
+    kept = {key: value for key, value in record.items() if not isinstance(value, list | dict)}
+    return {re.sub("^epsilon_", f"epsilon_per_{unit}_", key) if unit else key: value for key, value in kept.items()}
+
+
 def for_json(value: Any, *, infinite: Callable[[float], Any] = lambda number: None) -> Any:
     """Plain values for JSON, which knows neither infinity nor NaN: they are null, or what `infinite` makes of them.
 

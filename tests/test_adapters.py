@@ -8,8 +8,8 @@ import tacit
 from tacit.engine.assemble import build, model_of
 from tacit.errors import BadInput
 from tacit.parts.models import build as build_model
-from tacit.training.clipping import Clipper, clipped_sum_slow
 from tacit.training.flat import trainable
+from tacit.training.sgd import Clipper, clipped_sum_slow
 
 LENGTH, VOCABULARY = 8, 40
 FACTS = {"input_shape": (LENGTH,), "classes": 3}

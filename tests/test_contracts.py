@@ -23,7 +23,7 @@ from tacit.errors import BadInput, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.privacy.distributed.kind import summing_rule
 from tacit.random import seeded
-from tacit.training.clipping import Trained, workspace
+from tacit.training.sgd import Trained, workspace
 from tacit.types import Message, Raw
 from tacit.wire import pack, unpack
 

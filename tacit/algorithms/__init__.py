@@ -5,6 +5,7 @@ and the ledger is paid in between. The loop adds messages one at a time, each on
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -14,11 +15,11 @@ from dp_accounting import DpEvent
 
 from tacit.algorithms.mean_regularised import MeanRegularised
 from tacit.algorithms.scaffold import Scaffold, correction_of
-from tacit.errors import BadInput
-from tacit.plugin import failing
+from tacit.errors import BadInput, TacitError
+from tacit.plugin import failed
 from tacit.random import Derive
-from tacit.training.clipping import Trained, Workspace
 from tacit.training.optimizer import CONSTANT, Schedule, ServerOptimizer, Sgd
+from tacit.training.sgd import Trained, Workspace
 from tacit.types import Client, Message, State
 
 MOST_TEXT = 500  # characters of a refusal
@@ -255,6 +256,17 @@ class Server:
 
     def collect(self, state: State, *, round: int = 0) -> "Combining":
         return Combining(self, state, self.rule.start(), round, share=self.schedule(round))
+
+
+@contextmanager
+def failing(rule: Rule, words: str, *, then: str) -> Iterator[None]:
+    """Runs a rule: what it raises becomes PartFailed, in one sentence. Refusals pass as they are."""
+    try:
+        yield
+    except TacitError:
+        raise
+    except Exception as error:
+        raise failed(error, rule, words, then=then) from error
 
 
 @dataclass(frozen=True)

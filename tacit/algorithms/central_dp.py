@@ -19,9 +19,8 @@ from tacit.errors import BadInput
 from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, AdaptiveClip, CohortMechanism, ExactSum, TurnMechanism
 from tacit.random import Derive, Stream
 from tacit.training.batches import later, sent
-from tacit.training.clipping import Trained, Workspace
 from tacit.training.optimizer import ServerOptimizer
-from tacit.training.sgd import Local, attempt
+from tacit.training.sgd import Local, Trained, Workspace, attempt
 from tacit.types import Bounded, Client, Message, Raw, State
 from tacit.wire import digest_of, tensor_bytes
 

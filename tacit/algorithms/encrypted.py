@@ -19,8 +19,7 @@ from tacit.crypto.seal import Collected, Seal
 from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports
 from tacit.privacy.mechanism import ShareMechanism
 from tacit.random import Derive
-from tacit.training.clipping import Trained, Workspace
-from tacit.training.sgd import Local
+from tacit.training.sgd import Local, Trained, Workspace
 from tacit.types import Client, Message, Shared, State
 
 # of an opened sum: a sealed number that no honest client seals

@@ -9,8 +9,7 @@ import torch
 
 from tacit.algorithms import Served, Server, local_for_round, start_of
 from tacit.random import Derive
-from tacit.training.clipping import Trained, Workspace
-from tacit.training.sgd import Local
+from tacit.training.sgd import Local, Trained, Workspace
 from tacit.types import Client, Message
 
 

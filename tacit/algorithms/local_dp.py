@@ -11,7 +11,7 @@ from dp_accounting import DpEvent
 from tacit.algorithms import Served, Server, local_for_round, start_of
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Derive
-from tacit.training.clipping import Trained, Workspace
+from tacit.training.sgd import Trained, Workspace
 from tacit.types import Client, Message, Private
 
 

@@ -21,9 +21,8 @@ from tacit.errors import BadInput
 from tacit.privacy.mechanism import STEP_BITS, ExactSum, TrainingMechanism, bound
 from tacit.random import Derive, Stream
 from tacit.training.batches import Shifts
-from tacit.training.clipping import Trained, Workspace
 from tacit.training.optimizer import Schedule, ServerOptimizer
-from tacit.training.sgd import clipped_batch
+from tacit.training.sgd import Trained, Workspace, clipped_batch
 from tacit.types import Bounded, Client, Message, Private, State
 
 SPARE = 10.0  # standard deviations of a batch's size beyond which a sum is scaled down: no honest one ever is

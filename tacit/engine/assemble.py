@@ -152,6 +152,11 @@ class TrainingTask:
         return frozen_mark(self.model)
 
     @cached_property
+    def metric(self) -> str:
+        """The metric that stands for the run, as `metric.choose` says it."""
+        return tasks.chosen(self.experiment)
+
+    @cached_property
     def test_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The public test rows and their targets, where the model is; moved once."""
         return self.dataset.test_x.to(self.theta.device), self.dataset.test_y.to(self.theta.device)

@@ -29,9 +29,8 @@ from tacit.errors import BadData, BadInput, KeyRefused
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.mechanism import CohortMechanism, NoiseState, TrainingMechanism
 from tacit.random import Derive, Stream, keyed
-from tacit.training.clipping import Trained, Workspace
 from tacit.training.flat import blocks
-from tacit.training.sgd import DpSgd, NoisedUpdate
+from tacit.training.sgd import DpSgd, NoisedUpdate, Trained, Workspace
 from tacit.types import Bounded, Client, Message, Private, Raw, State
 from tacit.wire import digest_of
 

@@ -26,8 +26,6 @@ from tacit.engine.evaluate import (
     answers_to,
     backdoor,
     confusion,
-    csv_text,
-    flat_records,
     measurements,
 )
 from tacit.engine.malicious import BADGE
@@ -36,10 +34,10 @@ from tacit.engine.release import package, processor
 from tacit.engine.run_folder import Folder
 from tacit.engine.start import trained
 from tacit.parts import metrics
-from tacit.parts.tasks import chosen, headline
 from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.store import cores
+from tacit.table import csv_of, flat_records
 from tacit.training.flat import frozen, named
 from tacit.types import Guarantee
 
@@ -137,7 +135,7 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
         "together": together,
         "all_pay": parts.plan.sampler.charges_all,
         "labels": labels,
-        "metric": headline(parts.experiment),
+        "metric": metrics.key(parts.metric),
         "guarantee": parts.promise.record() if ledger else None,
         "ledger": os.path.relpath(ledger.path, folder.path) if ledger else None,
         "parameters": parts.params.numel(),
@@ -149,7 +147,7 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
 def per_client(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
     """The headline of each client with its 95 % interval, and how clients differ in it; None where rows cannot tell.
     It is measured on rows that clients keep for that (`data.own_share`), else on those that they trained on."""
-    name, found = chosen(parts.experiment), []
+    name, found = parts.metric, []
     kept = parts.population.held if parts.experiment.data.own_share is not None else None
     everybody = parts.population if kept is None else kept
     for index in range(len(parts.population)):
@@ -204,7 +202,7 @@ def finish(
     models gave, and `notes` is what its reader should know beside what is noted of the rows."""
     experiment, population = parts.experiment, parts.population
     rounds = folder.rounds(before=experiment.train.rounds)
-    name, measured, matrix, by_class, loss = headline(experiment), {}, None, [], None
+    name, measured, matrix, by_class, loss = metrics.key(parts.metric), {}, None, [], None
     if len(parts.dataset.test_y):
         found, loss = answers_to(parts, params, *parts.test_rows)
         measured, matrix = measurements(parts, found), confusion(found)
@@ -252,7 +250,7 @@ def finish(
     if experiment.metric.per_client and not parts.is_deployed:
         folder.write(PER_CLIENT, json.dumps(per_client(parts, params)).encode())
     history = History(rounds, summary, trained(parts.model.eval(), folder.run), guarantee, ledger, folder.path)
-    folder.write("rounds.csv", csv_text(history.records()).encode())
+    folder.write("rounds.csv", csv_of(history.records(), ["round"]))
     folder.write("summary.json", json.dumps(summary, indent=2).encode())
     return history
 

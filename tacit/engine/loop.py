@@ -3,23 +3,19 @@ The ledger is paid, on disk, before anything that was trained is read: a device 
 reply when it is read. Whoever has trained is heard before the next one's message is looked at."""
 
 import math
-import statistics
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms.scaffold import CORRECTION
 from tacit.engine.assemble import Parts
 from tacit.engine.canaries import record_observation
-from tacit.engine.evaluate import backdoor, evaluate, evaluating
+from tacit.engine.evaluate import Traffic, Watch, backdoor, evaluate, evaluating
 from tacit.engine.run_folder import CHECKPOINT, Checkpoints, Folder
 from tacit.engine.trainers import Pending, Trainer
 from tacit.errors import BadInput, LedgerError, TrainingDiverged
@@ -30,11 +26,9 @@ from tacit.privacy.samplers import Sampler
 from tacit.random import Derive
 from tacit.training.optimizer import kept
 from tacit.types import Budget, Client, Message, State
-from tacit.wire import digest_of, receive, receive_any, size_of, state_digest
+from tacit.wire import digest_of, state_digest
 
 Observer = Callable[[dict[str, Any]], None]
-Item = TypeVar("Item")
-STAGES: tuple[str, ...] = ("admit", "train", "server", "evaluate", "write")
 MARKS = 16  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact
 
 
@@ -352,113 +346,3 @@ class BudgetTracker:
 
     def _priced(self, budget: Budget, composition: price.Composition) -> float:
         return price.epsilon(composition, delta=budget.delta)
-
-
-# What a round tells its reader beside the result: seconds by stage, traffic, and signal. Nothing here feeds back into a run.
-
-
-class Watch:
-    """Seconds by stage: `with watch("train"): ...`.
-    The write stage of a round ends after its record is written, so a record carries that of the round before."""
-
-    def __init__(self) -> None:
-        self._seconds = dict.fromkeys(STAGES, 0.0)
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[stage] += time.perf_counter() - began
-
-    def each(
-        self, stage: str, items: Iterator[Item]
-    ) -> Iterator[Item]:  # waiting for each counts, what is done with it not
-        while True:
-            with self(stage):
-                item = next(items, None)
-            if item is None:
-                return
-            yield item
-
-    def read(self) -> dict[str, float]:
-        """The seconds since the last reading, as `seconds_<stage>`; all start from zero again."""
-        seconds, self._seconds = self._seconds, dict.fromkeys(STAGES, 0.0)
-        return {f"seconds_{stage}": round(seconds[stage], 6) for stage in STAGES}
-
-
-@dataclass
-class Traffic:
-    """What one round moved, what its clients told the researcher, and the signal in the updates that carry noise."""
-
-    uplink: int = 0
-    downlink: int = 0
-    info: list[dict[str, float]] = field(default_factory=list)
-    norms: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # of updates, and of their noise as expected
-
-    def broadcast(self, message: Message, clients: int) -> None:
-        """Counts what a cohort receives. A simulation has one message for all, and each client reads its own row of corrections."""
-        rows = message.tensors.get(CORRECTION)
-        others = 0 if rows is None else (len(rows) - 1) * rows.shape[1] * rows.element_size()
-        self.downlink = (size_of(message) - others) * clients
-
-    def receive(
-        self, sent: bytes | Message, info: dict[str, float], round: int, *, tolerates_invalid: bool = False
-    ) -> Message:
-        """A reply, read. Only an update that states its noise is looked at: the norm of another would be private."""
-        self.info.append(info)
-        self.uplink += size_of(sent) if isinstance(sent, Message) else len(sent)
-        if tolerates_invalid:  # it may be anything, and carries no noise
-            return sent if isinstance(sent, Message) else receive_any(sent)
-        message = sent if isinstance(sent, Message) else receive(sent, round=round)
-        update, noise_std = message.tensors.get("update"), message.facts.get("noise_std")
-        if update is not None and isinstance(noise_std, float) and noise_std > 0:
-            self.norms.append((update.norm(), noise_std * math.sqrt(update.numel())))
-        return message
-
-    def signal(self, info: dict[str, Any], size: int) -> dict[str, float]:
-        """The signal-to-noise ratio of the round's updates: the median client, the lowest and the highest.
-        Where the server adds the noise, that of the noised sum, which is what it releases."""
-        if "noised_norm" in info and info.get("noise_std"):
-            return {"signal_to_noise": signal_to_noise(float(info["noised_norm"]), info["noise_std"] * math.sqrt(size))}
-        if not self.norms:
-            return {}
-        norms = torch.stack([norm for norm, _ in self.norms]).tolist()  # one look at the device for all clients
-        ratios = [signal_to_noise(norm, noise) for norm, (_, noise) in zip(norms, self.norms, strict=True)]
-        ends = {"signal_to_noise_low": min(ratios), "signal_to_noise_high": max(ratios)}
-        return {"signal_to_noise": statistics.median(ratios)} | ends
-
-    def record(
-        self, cohort: list[Client], spent: dict[str, Any], moved: torch.Tensor, info: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Who took part, what it cost, how far the model moved, what was sent."""
-        opened, opening = info.pop("answered_bytes", 0), info.pop("asked_bytes", 0)  # between server and key holders
-        diverged = [client.id for client, one in zip(cohort, self.info, strict=False) if one.get("diverged")]
-        means: dict[str, float | None] = {}
-        for key in ("loss", "clipped"):
-            values = [one[key] for one in self.info if key in one]
-            means[key] = sum(values) / len(values) if values else None
-        return {
-            "train_loss": means["loss"],
-            "clipped": means["clipped"],
-            "cohort": len(cohort),
-            "answered": len(self.info),
-            **spent,
-            "update_norm": float(moved.norm()),
-            **self.signal(info, moved.numel()),
-            "uplink_bytes": self.uplink + opened,
-            "downlink_bytes": self.downlink + opening,
-            **{name: value.item() if isinstance(value, torch.Tensor) else value for name, value in info.items()},
-            **({"diverged": diverged} if diverged else {}),  # for the researcher: nobody may see it in a message
-        }
-
-
-def signal_to_noise(released: float, noise: float) -> float:
-    """|signal| / |noise|, from the norm of a released update and the expected norm of its noise: |update|^2 is |signal|^2 +
-    |noise|^2 on average.
-
-    >>> signal_to_noise(5.0, 3.0), signal_to_noise(2.9, 3.0)
-    (1.3333333333333333, 0.0)
-    """
-    return math.sqrt(max(0.0, released**2 - noise**2)) / noise

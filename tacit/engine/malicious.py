@@ -19,8 +19,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.plugin import part
 from tacit.random import seeded
-from tacit.training.clipping import Trained, Workspace
-from tacit.training.sgd import DpSgd, Local
+from tacit.training.sgd import DpSgd, Local, Trained, Workspace
 from tacit.types import Client, Private, Raw
 
 SIDES = 9  # a square is this part of a picture's shorter side: 1 of 8 pixels would be lost, so at least 2; 3 of 28

@@ -246,7 +246,7 @@ def evaluate_at_clients(
     share = parts.experiment.data.held_out or 0.0
     names, counts, stds, sizes = answers.table(parts.population)
     found = combine(judged, counts, stds, np.maximum(1.0, sizes * share / (1 - share)))
-    headline = metrics.key(tasks.chosen(parts.experiment))
+    headline = metrics.key(parts.metric)
     result: dict[str, Any] = {
         "metric": headline,
         "metrics": dict(found.values),

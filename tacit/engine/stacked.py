@@ -31,15 +31,14 @@ from tacit.engine.release import ClientDerive
 from tacit.engine.summed import begin_sums, settle_sums
 from tacit.engine.trainers import Carried, OverTensors, Pending, Task, task, task_of, workspace_of
 from tacit.errors import TacitError, TrainingDiverged
-from tacit.privacy.local.mechanism import SampledGaussian, row_noise
+from tacit.privacy.local.kind import SampledGaussian, row_noise
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
 from tacit.training.batches import Batches, Shifts, Viewed, filled, later, over_views, sent, shuffled_cohort
-from tacit.training.clipping import Trained, Workspace
 from tacit.training.fused import DeviceStream, add_normals_, keys_of
 from tacit.training.independence import Unsupported
 from tacit.training.optimizer import Motion, coarse, full_precision, noise_growth
-from tacit.training.sgd import DpSgd, LocalSgd, NoisedUpdate, in_units
+from tacit.training.sgd import DpSgd, LocalSgd, NoisedUpdate, Trained, Workspace, in_units
 from tacit.training.stacked import Captured, dp_sgd_step, dp_sgd_steps, sgd_steps, stack_of
 from tacit.types import Bounded, Client, Message, Private, Raw
 from tacit.wire import digest_of, pack, unpack

@@ -26,8 +26,8 @@ from tacit.engine.assemble import Parts
 from tacit.engine.release import ClientDerive
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.store import cores, forks
-from tacit.training.clipping import Workspace, workspace
 from tacit.training.flat import beside
+from tacit.training.sgd import Workspace, workspace
 from tacit.types import Client, Message
 from tacit.wire import digest_of, pack, unpack
 

@@ -14,7 +14,7 @@ from tacit.experiment.schema import Count, Part, Positive, Section, Share, Whole
 
 KINDS = ("none", "local", "central", "distributed")
 ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
-SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/training/clipping.py)
+SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/training/sgd.py)
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
 Unit = Literal["record", "client"]
 

@@ -106,10 +106,12 @@ def is_share(key: str) -> bool:
 def measure(metric: Metric, answers: Answers, *, name: str) -> float:
     """A metric's finite number. Raises: Unmeasured, whatever the metric raises, where the rows cannot tell."""
     try:
-        with plugin.guarded(f"metric.choose = {name!r} cannot be computed on these test rows"):
-            value = float(metric(answers))
+        value = float(metric(answers))
     except BadInput as error:
         raise Unmeasured(str(error)) from error
+    except Exception as error:
+        said = f"metric.choose = {name!r} cannot be computed on these test rows"
+        raise Unmeasured(f"{said} ({plugin.said(error)}).") from error
     if not math.isfinite(value):
         raise Unmeasured(f"metric.choose = {name!r} gave {value} on these test rows: choose another.")
     return value

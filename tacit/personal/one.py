@@ -21,7 +21,6 @@ from tacit.experiment.extras import PersonalSection
 from tacit.experiment.training import TrainSection
 from tacit.parts import metrics
 from tacit.parts.metrics import RESAMPLES, Answers, middle
-from tacit.parts.tasks import chosen
 from tacit.personal import ways
 from tacit.personal.home import FEW, Adapted, Home, refuse_headless
 from tacit.training.flat import named, training
@@ -278,7 +277,7 @@ def tell(
 
 def measured_by(parts: TrainingTask) -> list[str]:
     """The headline, and the log loss where the task has one: probabilities show what hits do not."""
-    first = chosen(parts.experiment)
+    first = parts.metric
     return [first, *(name for name in ("log-loss",) if name in parts.task.metrics and name != first)]
 
 

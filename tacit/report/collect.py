@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from tacit import store
-from tacit.engine.loop import STAGES
+from tacit.engine.evaluate import STAGES
 from tacit.engine.run_files import RunFiles
 from tacit.experiment import Experiment
 from tacit.experiment.file import dumps

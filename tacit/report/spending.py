@@ -18,7 +18,7 @@ import numpy as np
 from tacit.errors import BadInput
 from tacit.experiment.extras import HELD_OUT
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.events import SideDpEvent, counted
+from tacit.privacy.accounting.events import SideDpEvent
 
 MOST_GROUPS = 8  # curves that can be told apart in one picture
 MOST_PRICES = 96  # at 10 to 20 ms each
@@ -90,7 +90,7 @@ def read(path: Path, *, run: str, unit: str, planned: int, delta: float) -> Char
         raise BadInput(f"The ledger {path} cannot be read ({error}).") from None
     own: dict[str | None, Buckets] = defaultdict(lambda: defaultdict(Counter))
     last: dict[str | None, int] = {}
-    inner = {key: counted(event)[0] for key, event in events.items()}
+    inner = {key: price.counted(event)[0] for key, event in events.items()}
     late = {key for key, one in inner.items() if isinstance(one, SideDpEvent) and one.side == HELD_OUT}
     for client, event, bucket, count, latest in mine:  # held-out records are asked about when training is over
         own[client][event][(planned - 1) // step if event in late else bucket] = count

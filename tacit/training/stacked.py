@@ -19,13 +19,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tacit.errors import ModelRefused
 from tacit.parts.losses import Losses
 from tacit.training import per_example
-from tacit.training.clipping import clipped_sum_slow
 from tacit.training.flat import blocks, flatten, fresh
 from tacit.training.fused import step_
 from tacit.training.independence import LARGE, SMALL, Unsupported, analysed, places_of, reason_of, recorded
 from tacit.training.layers import row_norms, sum_type, summed
 from tacit.training.optimizer import Descent, Motion, full_precision
 from tacit.training.per_example import Tape, Watched, clip_weights, norms_of, settle
+from tacit.training.sgd import clipped_sum_slow
 from tacit.training.stacked_layers import RULES, STACKED, Pool, beginning
 
 ALIGNED = 32  # floats: rows of a stack begin at whole cache lines

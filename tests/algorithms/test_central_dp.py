@@ -13,8 +13,8 @@ from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.random import seeded
-from tacit.training.clipping import Trained
 from tacit.training.optimizer import Sgd
+from tacit.training.sgd import Trained
 from tacit.types import Budget, Client, Message, Raw
 
 SIZE = 400

@@ -20,7 +20,7 @@ from tacit.crypto.seal import Plain, Sealed
 from tacit.errors import TrainingDiverged
 from tacit.privacy.distributed.mechanism import even
 from tacit.random import seeded
-from tacit.training.clipping import Trained
+from tacit.training.sgd import Trained
 from tacit.types import Budget, Client, Message, Raw
 
 SIZE, COUNT, FEWEST, CLIP = 300, 8, 6, 0.5

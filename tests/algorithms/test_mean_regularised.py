@@ -20,7 +20,7 @@ from tacit.errors import BadInput
 from tacit.personal.one import in_words
 from tacit.random import seeded
 from tacit.report.page import collect
-from tacit.training.clipping import workspace
+from tacit.training.sgd import workspace
 
 LAMBDA = 0.3
 

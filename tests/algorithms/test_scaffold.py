@@ -13,7 +13,7 @@ from tacit.algorithms import finished, in_round
 from tacit.engine.assemble import build
 from tacit.errors import BadInput, Refused
 from tacit.random import seeded
-from tacit.training.clipping import workspace
+from tacit.training.sgd import workspace
 from tacit.types import Message
 from tacit.wire import pack, state_digest, unpack
 

@@ -21,7 +21,7 @@ from tacit.lab.audit.run import audit_run
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import SharedNoise
 from tacit.privacy.ledger.reader import accounts
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.privacy.mechanism import ExactSum
 from tacit.random import seeded
 from tacit.report.collect import run_page

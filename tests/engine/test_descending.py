@@ -10,7 +10,7 @@ from tacit.deploy.site.consent import digest
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.random import seeded
-from tacit.training.clipping import workspace
+from tacit.training.sgd import workspace
 from tacit.types import Message
 from tacit.wire import pack, unpack
 

@@ -23,11 +23,11 @@ from tacit.errors import BadInput, Refused, TacitError
 from tacit.lab.audit.mechanism import prepared
 from tacit.lab.tuning.price import refuse_unsearchable
 from tacit.privacy.accounting import price
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
-from tacit.training.clipping import Trained, Workspace, clipped_sum_slow
 from tacit.training.optimizer import CONSTANT, Sgd
+from tacit.training.sgd import Trained, Workspace, clipped_sum_slow
 from tacit.types import Bounded, Budget, Client, Message
 
 EPSILONS = (1.0, 2.0, 4.0, 9.0)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tacit.engine.loop import STAGES, Traffic, Watch, signal_to_noise
+from tacit.engine.evaluate import STAGES, Traffic, Watch, signal_to_noise
 from tacit.types import Message
 
 

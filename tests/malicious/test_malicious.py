@@ -17,7 +17,7 @@ from tacit.engine.stacked import stacked
 from tacit.errors import BadInput, Refused
 from tacit.lab.audit.mechanism import prepared
 from tacit.random import seeded
-from tacit.training.clipping import workspace
+from tacit.training.sgd import workspace
 from tacit.wire import pack, unpack
 
 KINDS = ["replacement", "dba", "edge-case", "adaptive"]

@@ -17,7 +17,7 @@ from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.distributed.mechanism import even
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.random import seeded
 from tacit.training.optimizer import Sgd
 from tacit.types import Bounded, Message, Private

@@ -28,8 +28,7 @@ from tacit.privacy.accounting import events, price
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.random import seeded
-from tacit.training.clipping import workspace
-from tacit.training.sgd import dp_sgd
+from tacit.training.sgd import dp_sgd, workspace
 from tacit.types import Bounded, Budget, Client, Private
 from tacit.wire import pack, unpack
 

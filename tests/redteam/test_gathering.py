@@ -32,7 +32,7 @@ from tacit.deploy.server.gather import ANSWER_BYTES, gather, opened
 from tacit.deploy.server.messages import BODY, BYTES, HEAD, answer, new_nonce, question
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
-from tacit.training.clipping import Trained
+from tacit.training.sgd import Trained
 from tacit.types import Raw, Shared
 from tacit.wire import pack
 

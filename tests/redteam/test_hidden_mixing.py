@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from redteam.test_training import CLIP, Mixes, moves, rows
 from torch import fx, nn
 
-from tacit.training.clipping import Clipper
+from tacit.training.sgd import Clipper
 
 MANY = 12  # examples; what is hidden shows between this many and one less
 

@@ -17,9 +17,9 @@ from tacit.privacy.central.banded import Banded, BandedGaussian
 from tacit.privacy.central.mechanism import CohortGaussian
 from tacit.privacy.mechanism import FAST_FROM, ExactSum, bound, norm_bound, row_norm_bounds, row_scales
 from tacit.random import seeded
-from tacit.training.clipping import Clipper
 from tacit.training.flat import flatten
 from tacit.training.optimizer import Sgd
+from tacit.training.sgd import Clipper
 from tacit.training.stacked import Stack, StackedModel
 from tacit.types import Message
 

@@ -13,8 +13,8 @@ import tacit
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.parts.losses import cross_entropy
-from tacit.training.clipping import Clipper, workspace
 from tacit.training.independence import Unsupported, analysed
+from tacit.training.sgd import Clipper, workspace
 from tacit.training.stacked import stack_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of some of the writes tried here, and refuses others

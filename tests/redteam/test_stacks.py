@@ -12,10 +12,10 @@ from tacit.engine.stacked import Stacked
 from tacit.engine.trainers import OneByOne, task
 from tacit.errors import BadInput, TacitError
 from tacit.parts.losses import cross_entropy
-from tacit.training.clipping import clipped_sum_slow, workspace
 from tacit.training.flat import flatten
 from tacit.training.independence import Unsupported
 from tacit.training.layers import Table
+from tacit.training.sgd import clipped_sum_slow, workspace
 from tacit.training.stacked import stack_of
 from tacit.types import Message
 from tacit.wire import pack, unpack

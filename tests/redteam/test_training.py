@@ -18,12 +18,11 @@ from tacit.engine.trainers import OneByOne, task
 from tacit.errors import ModelRefused
 from tacit.parts.losses import cross_entropy
 from tacit.parts.models import build as build_model
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.random import seeded
 from tacit.training.batches import Viewed, over_views
-from tacit.training.clipping import Clipper, clipped_sum_slow, workspace
 from tacit.training.flat import flatten
-from tacit.training.sgd import LocalSgd, NoisedUpdate, dp_sgd
+from tacit.training.sgd import Clipper, LocalSgd, NoisedUpdate, clipped_sum_slow, dp_sgd, workspace
 from tacit.types import Budget, Client
 from tacit.wire import pack, unpack
 

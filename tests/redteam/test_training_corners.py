@@ -11,10 +11,9 @@ from torch import nn
 import tacit
 from tacit.errors import BadInput
 from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.random import Stream, seeded
-from tacit.training.clipping import Clipper, workspace
-from tacit.training.sgd import dp_sgd
+from tacit.training.sgd import Clipper, dp_sgd, workspace
 
 
 class TurnsAround(nn.Module):

@@ -11,12 +11,12 @@ import pytest
 from report_runs import Stop, changed
 
 import tacit
-from tacit.engine.evaluate import csv_text, flat_records
 from tacit.engine.run_folder import says_same
 from tacit.errors import BadInput
 from tacit.report import writers
 from tacit.report.writers.prometheus import prometheus
 from tacit.report.writers.tensorboard import tag
+from tacit.table import csv_of, flat_records
 
 EPSILON = "epsilon_per_record_loosest"
 
@@ -288,4 +288,4 @@ def test_records_are_flat_and_equal_to_rounds_csv(ended, tmp_path):
 
 
 def test_a_run_without_rounds_has_a_table_with_a_heading():
-    assert csv_text(flat_records([], unit="record")) == "round\n"
+    assert csv_of(flat_records([], unit="record"), ["round"]) == b"round\n"

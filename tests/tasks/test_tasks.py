@@ -13,7 +13,7 @@ from tacit import plugin
 from tacit.engine.assemble import build
 from tacit.errors import BadData, BadInput, TrainingDiverged
 from tacit.parts import losses, tasks
-from tacit.training.clipping import Clipper, clipped_sum_slow
+from tacit.training.sgd import Clipper, clipped_sum_slow
 
 ROWS, WIDTH, VOCABULARY, TIME = 240, 6, 5, 4
 PATHS = ("book-keeping", "vmap", "loop")

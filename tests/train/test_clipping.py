@@ -14,11 +14,11 @@ from torch import nn
 
 from tacit.errors import BadInput, ModelRefused
 from tacit.parts.models import build
-from tacit.training.clipping import SMALLEST, Clipper, clipped_sum_slow
 from tacit.training.flat import blocks, flatten
 from tacit.training.independence import Unsupported, analysed
 from tacit.training.layers import Product, gram_norms, multiplied, multiplied_norms, weighted
 from tacit.training.per_example import Tape
+from tacit.training.sgd import SMALLEST, Clipper, clipped_sum_slow
 
 CLASSES = 4
 PATHS = ("book-keeping", "vmap", "loop")

@@ -10,12 +10,11 @@ from statistical import has_std, is_normal
 from torch import nn
 
 from tacit.errors import BadInput
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.random import seeded
 from tacit.training.batches import shuffled
-from tacit.training.clipping import workspace
 from tacit.training.optimizer import PLAIN, Cosine, Descent, Step
-from tacit.training.sgd import DpSgd, dp_sgd, sgd
+from tacit.training.sgd import DpSgd, dp_sgd, sgd, workspace
 from tacit.types import Budget, Client
 
 SIZE, RATE = 40, 0.3

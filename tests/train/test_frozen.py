@@ -8,9 +8,8 @@ from torch import nn
 from tacit.engine.release import held
 from tacit.errors import ModelRefused
 from tacit.random import seeded
-from tacit.training.clipping import Clipper, clipped_sum_slow, workspace
 from tacit.training.flat import beside, blocks, flatten, frozen_mark, settled, training
-from tacit.training.sgd import sgd
+from tacit.training.sgd import Clipper, clipped_sum_slow, sgd, workspace
 from tacit.types import Budget, Client
 
 FACTS = {"input_shape": (6,), "classes": 3}

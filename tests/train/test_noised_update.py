@@ -11,10 +11,9 @@ import tacit
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.random import seeded
-from tacit.training.clipping import Trained, workspace
-from tacit.training.sgd import NoisedUpdate
+from tacit.training.sgd import NoisedUpdate, Trained, workspace
 from tacit.types import Budget, Client, Raw
 
 MECHANISM = SampledGaussian(noise_multiplier=1.5, clip=0.2, sampling_rate=1.0)

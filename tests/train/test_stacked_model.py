@@ -6,11 +6,11 @@ from torch import nn
 
 from tacit.parts.losses import cross_entropy
 from tacit.training.batches import sent
-from tacit.training.clipping import clipped_sum_slow
 from tacit.training.flat import flatten
 from tacit.training.independence import LARGE, SMALL, Unsupported
 from tacit.training.optimizer import ONEDNN, full_precision
 from tacit.training.per_example import example_gradient
+from tacit.training.sgd import clipped_sum_slow
 from tacit.training.stacked import StackedModel, stack_of
 from tacit.training.stacked_layers import Multiplied, Pool
 

@@ -14,8 +14,8 @@ from tacit.parts.losses import cross_entropy
 from tacit.privacy.wiring import Wiring
 from tacit.random import seeded
 from tacit.training.batches import Shifts, Viewed, over_views
-from tacit.training.clipping import Clipper
 from tacit.training.per_example import MARGIN
+from tacit.training.sgd import Clipper
 
 VIEWS = Shifts(4, 2)
 

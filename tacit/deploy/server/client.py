@@ -24,8 +24,8 @@ from tacit.deploy.site.requests import sent
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
 from tacit.random import Stream
-from tacit.training.clipping import Trained, Workspace
 from tacit.training.flat import blocks
+from tacit.training.sgd import Trained, Workspace
 from tacit.types import Client, Raw
 from tacit.wire import unpack
 

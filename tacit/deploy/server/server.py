@@ -45,7 +45,7 @@ from tacit.report.closing import facts
 from tacit.report.live import Pages, page_meanwhile
 from tacit.report.page import write_page
 from tacit.report.progress import round_line
-from tacit.training.clipping import Trained
+from tacit.training.sgd import Trained
 from tacit.types import Client, Message, Private, Raw, State
 from tacit.wire import all_finite, unpack
 

@@ -46,7 +46,6 @@ from tacit.engine.queries import Evaluation, Query, columns_asked, judged_by, ra
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused, TacitError
 from tacit.experiment.extras import EVALUATION, RANGES, STATS, shares
 from tacit.parts import metrics
-from tacit.parts.tasks import chosen
 from tacit.privacy.guarantee import shown
 from tacit.privacy.plan import kind_of
 from tacit.privacy.wiring import Local
@@ -379,7 +378,7 @@ def judge(accepted: Accepted, params: torch.Tensor, round: int) -> None:
 
 @torch.inference_mode()
 def _measured(parts: Parts, held: HeldOut, params: torch.Tensor) -> dict[str, float | None]:
-    names = dict.fromkeys((chosen(parts.experiment), *parts.task.metrics))
+    names = dict.fromkeys((parts.metric, *parts.task.metrics))
     if not len(held.y):
         return {metrics.key(name): None for name in names}
     model = beside(parts.model).eval()  # a copy: training keeps its own as it left it

@@ -22,7 +22,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 
 from tacit.errors import BadInput
 from tacit.lab.audit import evidence
-from tacit.privacy.accounting import events, price
+from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import IntegerSumDpEvent, SideDpEvent
 
 Inverse = Callable[[float], float]  # x -> f(1 - x), of a trade-off curve f
@@ -154,7 +154,7 @@ def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
 
 def claim_of(event: DpEvent) -> Charged:
     """The price of one round. Raises BadInput for what no audit can measure."""
-    event, steps = events.counted(event)
+    event, steps = price.counted(event)
     claim = Charged(event, steps, steps, math.nan)
     claim.multiplier  # noqa: B018 - refuses what has none
     return claim
@@ -162,7 +162,7 @@ def claim_of(event: DpEvent) -> Charged:
 
 def charged_for(text: str, rounds: int, *, delta: float) -> Charged:
     """What a ledger's line for one round says, charged `rounds` times. Raises BadInput for what no audit can measure."""
-    event, steps = events.counted(price.from_text(text))
+    event, steps = price.counted(price.from_text(text))
     charged = Charged(event.event if isinstance(event, SideDpEvent) else event, steps * rounds, steps, delta)
     charged.multiplier  # noqa: B018 - refuses what has none
     return charged

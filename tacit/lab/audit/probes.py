@@ -18,8 +18,7 @@ from tacit.data.population import Population
 from tacit.engine.assemble import Parts
 from tacit.errors import BadInput
 from tacit.parts.losses import Losses
-from tacit.training.clipping import clipped_sum_slow
-from tacit.training.sgd import DpSgd
+from tacit.training.sgd import DpSgd, clipped_sum_slow
 
 Prepare = Callable[[Parts], Parts]
 GIANT = 1e6  # times a loss: every gradient is beyond every clip

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tacit import store
-from tacit.engine.evaluate import BACKDOOR, filled, scalars
+from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.malicious import BADGE
 from tacit.lab.compare import differences, ledger
 from tacit.lab.compare.findings import AUC
@@ -34,7 +34,7 @@ from tacit.lab.compare.results import (
     which_promise,
 )
 from tacit.parts import metrics
-from tacit.table import COUNT, EPSILON, INTERVAL, Column, Kind, Table, csv_of, for_json, with_interval
+from tacit.table import COUNT, EPSILON, INTERVAL, Column, Kind, Table, csv_of, filled, for_json, scalars, with_interval
 
 SCORE = "score"  # of a record as it is read: the headline under another name
 SIZE, SECONDS = Kind(size), Kind("{:.1f}".format)

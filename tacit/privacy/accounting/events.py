@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from numbers import Integral
 from typing import Any, Self
 
 import dp_accounting
@@ -17,7 +16,6 @@ from tacit.errors import BadInput
 from tacit.privacy.accounting import rdp
 
 OURS = frozenset({"event", "steps"})  # what a ledger's line says beside a kind's own words
-MOST_RELEASES = 2**53  # counts up to here are exact as floats
 SLACK = 2.0**-200  # in total variation: more than what a drawn K, or a whole noised query, may be away from its law
 LONGEST = 100  # characters of the name of a split or a side
 
@@ -74,32 +72,6 @@ def kind_named(name: object) -> Kind:
     if not isinstance(name, str) or name not in _KINDS:
         raise BadInput(f"This ledger holds an event of kind {name!r} that this version cannot price.")
     return _KINDS[name]
-
-
-def counted(event: DpEvent) -> tuple[DpEvent, int]:
-    """An event without the self-compositions around it, and how often it happens. Raises: BadInput as `release_count`.
-
-    >>> counted(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 7))
-    (GaussianDpEvent(noise_multiplier=1.0), 7)
-    """
-    times = 1
-    while isinstance(event, dp_accounting.SelfComposedDpEvent):
-        event, times = event.event, release_count(times * release_count(event.count))
-    return event, times
-
-
-def release_count(count: int) -> int:
-    """A number of releases. Raises: BadInput unless it is whole, from 0 to 2^53: a negative one would pay charges back."""
-    if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count <= MOST_RELEASES:
-        raise BadInput(f"Expected a whole number of releases between 0 and 2^53, got {count!r}.")
-    return int(count)
-
-
-def alone(event: DpEvent) -> DpEvent:
-    """What an event is, counts around it or not, to whoever sees one client's report alone: of a sum of shares, one share.
-    Raises: BadInput for an event that has no price."""
-    inner, times = counted(event)
-    return dp_accounting.SelfComposedDpEvent(kind_of(inner).alone(inner), times)
 
 
 # Gaussian releases, sampled or not.
@@ -351,12 +323,6 @@ class SideDpEvent(DpEvent):
     @property
     def _kind(self) -> Kind:
         return kind_of(self.event)
-
-
-def on_side(event: DpEvent, *, split: str, side: str) -> DpEvent:
-    """An event, counts around it or not, as one about the records on a side."""
-    inner, times = counted(event)
-    return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, side, inner), times)
 
 
 def _side_record(event: SideDpEvent) -> dict[str, Any]:

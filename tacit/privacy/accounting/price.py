@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import product
+from numbers import Integral
 
 import dp_accounting
 import numpy as np
@@ -21,10 +22,43 @@ from tacit.privacy.accounting import events, pld, rdp
 from tacit.privacy.accounting.events import SideDpEvent
 
 RESERVES = (1e-6, 1e-3, 0.5)  # shares of delta that may be set aside for slack; the first that suffices is used
+MOST_RELEASES = 2**53  # counts up to here are exact as floats
 MOST_SPLITS = 3  # in one composition; with more, all are taken as if every record were on every side
 
 Composition = tuple[tuple[DpEvent, int], ...]
 Bound = tuple[float, str]  # an epsilon, and what it was computed by
+
+
+def counted(event: DpEvent) -> tuple[DpEvent, int]:
+    """An event without the self-compositions around it, and how often it happens. Raises: BadInput as `release_count`.
+
+    >>> counted(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 7))
+    (GaussianDpEvent(noise_multiplier=1.0), 7)
+    """
+    times = 1
+    while isinstance(event, dp_accounting.SelfComposedDpEvent):
+        event, times = event.event, release_count(times * release_count(event.count))
+    return event, times
+
+
+def release_count(count: int) -> int:
+    """A number of releases. Raises: BadInput unless it is whole, from 0 to 2^53: a negative one would pay charges back."""
+    if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count <= MOST_RELEASES:
+        raise BadInput(f"Expected a whole number of releases between 0 and 2^53, got {count!r}.")
+    return int(count)
+
+
+def alone(event: DpEvent) -> DpEvent:
+    """What an event is, counts around it or not, to whoever sees one client's report alone: of a sum of shares, one share.
+    Raises: BadInput for an event that has no price."""
+    inner, times = counted(event)
+    return dp_accounting.SelfComposedDpEvent(events.kind_of(inner).alone(inner), times)
+
+
+def on_side(event: DpEvent, *, split: str, side: str) -> DpEvent:
+    """An event, counts around it or not, as one about the records on a side."""
+    inner, times = counted(event)
+    return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, side, inner), times)
 
 
 def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
@@ -37,8 +71,8 @@ def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
     """
     counts: Counter[DpEvent] = Counter()
     for event, count in releases:
-        inner, times = events.counted(event)
-        counts[inner] = events.release_count(counts[inner] + events.release_count(events.release_count(count) * times))
+        inner, times = counted(event)
+        counts[inner] = release_count(counts[inner] + release_count(release_count(count) * times))
     return tuple(sorted(((event, count) for event, count in counts.items() if count), key=repr))
 
 
@@ -153,7 +187,7 @@ def to_text(event: DpEvent) -> str:
     >>> to_text(dp_accounting.GaussianDpEvent(2.0))
     '{"event": "sampled-gaussian", "noise_multiplier": 2.0, "sampling_rate": 1.0, "steps": 1}'
     """
-    inner, steps = events.counted(event)
+    inner, steps = counted(event)
     kind = events.kind_of(inner)
     record = kind.to_record(inner)
     if events.OURS & record.keys():
@@ -168,7 +202,7 @@ def from_text(text: str) -> DpEvent:
     try:
         record = json.loads(text)
         kind = events.kind_named(record.get("event"))
-        if events.release_count(record["steps"]) == 0:
+        if release_count(record["steps"]) == 0:
             raise BadInput("This ledger holds an event of no steps at all.")
         one = kind.from_record({key: value for key, value in record.items() if key not in events.OURS})
         return dp_accounting.SelfComposedDpEvent(one, record["steps"])

@@ -26,7 +26,7 @@ from tacit.data.population import Population
 from tacit.errors import BadInput, NeedsRows, Refused
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
-from tacit.privacy.accounting import events, price
+from tacit.privacy.accounting import price
 from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
 from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
 from tacit.privacy.ledger.ledger import Ledger
@@ -232,7 +232,7 @@ class DistributedPlan(Plan):
         self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
     ) -> tuple[Guarantee, ...]:
         """What is left against somebody who can read single reports: each is protected by its own share of the noise alone.
-        Every charge of the ledger is priced again as one report (`events.alone`): the same unit, change and delta, a larger
+        Every charge of the ledger is priced again as one report (`price.alone`): the same unit, change and delta, a larger
         epsilon.
         """
         protect = experiment.protect
@@ -247,7 +247,7 @@ class DistributedPlan(Plan):
             sampler="single reports, each with its own share of the noise",
             assumes=(*WHO[guarantee.unit], *PUBLIC),
         )
-        return (spent_by(other, ledger, population, seen=events.alone),)
+        return (spent_by(other, ledger, population, seen=price.alone),)
 
     def title(self, experiment: Experiment) -> str:
         return f"distributed DP ({experiment.privacy.rule})"

@@ -17,8 +17,8 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import SIDES, TRAINED_ON, WORDS, shares, split
 from tacit.privacy import integers
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.events import SLACK, RoundedGaussianDpEvent, on_side
-from tacit.privacy.accounting.price import FEW, noise_multipliers
+from tacit.privacy.accounting.events import SLACK, RoundedGaussianDpEvent
+from tacit.privacy.accounting.price import FEW, noise_multipliers, on_side
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Private

@@ -20,9 +20,9 @@ from tacit.privacy.plan import kind_of
 from tacit.random import Stream, keyed, seeded
 from tacit.training import stacked as kernels
 from tacit.training.batches import Shifts
-from tacit.training.clipping import workspace
 from tacit.training.fused import DeviceStream
 from tacit.training.independence import Unsupported
+from tacit.training.sgd import workspace
 from tacit.wire import pack, size_of, unpack
 
 COHORT = [4, 0, 2, 3]

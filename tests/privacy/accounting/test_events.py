@@ -77,7 +77,7 @@ def test_slack_of_a_kind_is_taken_out_of_delta():
 
 
 def test_without_a_place_on_the_list_there_is_no_price_and_no_text():
-    for use in (price.to_text, events.alone, lambda event: price.epsilon(((event, 1),), delta=1e-5)):
+    for use in (price.to_text, price.alone, lambda event: price.epsilon(((event, 1),), delta=1e-5)):
         with pytest.raises(BadInput, match="No price is known here for the event Toy"):
             use(Toy(1.0))
 
@@ -135,6 +135,6 @@ def test_a_kind_that_writes_the_ledgers_own_words_is_refused():
 
 def test_whoever_sees_one_report_sees_one_share_however_often_it_is_counted():
     for written in (INTEGERS, dp_accounting.SelfComposedDpEvent(INTEGERS, 5), price.from_text(price.to_text(INTEGERS))):
-        _, times = events.counted(written)
-        assert events.counted(events.alone(written)) == (INTEGERS.alone(), times)
-    assert price.compose([(events.alone(SAMPLED), 4)]) == ((SAMPLED, 4),)
+        _, times = price.counted(written)
+        assert price.counted(price.alone(written)) == (INTEGERS.alone(), times)
+    assert price.compose([(price.alone(SAMPLED), 4)]) == ((SAMPLED, 4),)

@@ -3,8 +3,8 @@ import pytest
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.events import IntegerSumDpEvent, RoundedGaussianDpEvent, SideDpEvent, on_side
-from tacit.privacy.accounting.price import MOST_SPLITS
+from tacit.privacy.accounting.events import IntegerSumDpEvent, RoundedGaussianDpEvent, SideDpEvent
+from tacit.privacy.accounting.price import MOST_SPLITS, on_side
 
 STEP = dp_accounting.SelfComposedDpEvent(
     dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)), 20

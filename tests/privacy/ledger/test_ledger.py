@@ -15,7 +15,7 @@ from tacit.errors import LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import disk, reader
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.types import Budget, Client
 
 EVENT = SampledGaussian(noise_multiplier=1.0, clip=1.0, sampling_rate=0.05, steps=10).event()

@@ -4,7 +4,7 @@ import torch
 from statistical import has_std, is_normal, is_poisson_sampling
 
 from tacit.errors import BadInput
-from tacit.privacy.local.mechanism import SampledGaussian
+from tacit.privacy.local.kind import SampledGaussian
 from tacit.random import seeded
 from tacit.types import Bounded
 

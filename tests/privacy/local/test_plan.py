@@ -10,7 +10,7 @@ from tacit.errors import BadInput
 from tacit.privacy.local.kind import sampling_rates
 from tacit.privacy.samplers import planned_participations
 from tacit.random import seeded
-from tacit.training.clipping import workspace
+from tacit.training.sgd import workspace
 
 
 def parts(**privacy):
