@@ -280,7 +280,8 @@ def scores(traces: Traces, charged: Charged) -> np.ndarray:
     weights = stats.binom.logpmf(times, steps, q) if q < 1 else np.where(times == steps, 0.0, -np.inf)
     ratios = np.zeros(traces.seen.shape[1])
     for row in traces.seen.astype(float):  # a round at a time: (round, canary, step) in one piece would be gigabytes
-        ratios += logsumexp(weights + (2 * times * row[:, None] - times**2) / (2 * steps * z**2), axis=-1)
+        likely = weights + (2 * times * row[:, None] - times**2) / (2 * steps * z**2)
+        ratios += np.asarray(logsumexp(likely, axis=-1))
     return ratios
 
 
