@@ -15,8 +15,7 @@ from tacit.data.population import Population
 from tacit.engine.trainers import Carried
 from tacit.random import Stream
 from tacit.training.batches import later, sent
-from tacit.training.clipping import NotPrivate, Workspace
-from tacit.training.sgd import clipped_rows
+from tacit.training.sgd import NotPrivate, Workspace, clipped_rows
 from tacit.types import Client, Message
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from statistical import has_std, is_poisson_sampling
-from tacit.training.clipping import workspace
 
 import tacit
 from tacit.algorithms.record_sums import InTotal, RecordSums
@@ -19,6 +18,7 @@ from tacit.engine.canaries import wrap
 from tacit.engine.stacked import Split, Stacked
 from tacit.engine.trainers import OneByOne, task, workspace_of
 from tacit.random import seeded
+from tacit.training.sgd import workspace
 from tacit.types import Message
 from tacit.wire import pack, receive_any, size_of
 
