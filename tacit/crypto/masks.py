@@ -2,6 +2,7 @@
 
 Source: Bonawitz et al. 2017 (ePrint 2017/281), Figure 4, the variant with signatures, on a complete graph. Shares go to every
 member of the run, so a round's roster may be any part of it; the keys of round r + 1 can travel with the reports of round r.
+A member is known by its pinned signing key, whose X25519 form (RFC 7748, section 4.1) opens the envelopes that shares come in.
 
 A round has three legs: each client sends `mask(vector)`, its integers plus a mask of its own, plus or minus one mask per pair;
 every survivor signs the list of survivors (`agree`); with enough signatures on one list each gives, for every participant, one
@@ -17,23 +18,27 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations, islice
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tacit.crypto.reports import Members, Signer, verified
-from tacit.crypto.threshold import fewest_shares
+from tacit.crypto.threshold import PRIME, SEED_BYTES, SHARE_BYTES, fewest_shares, joined, shared
 from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewReports
 
-PRIME = 2**256 + 297  # the least prime above 2^256: every seed of 32 bytes is one field element
-SEED_BYTES, SHARE_BYTES = 32, 33  # a field element may need one bit more than 32 bytes
+ENVELOPE_BYTES = 2 * SHARE_BYTES + 16  # two shares under ChaCha20-Poly1305
+CURVE = 2**255 - 19
+MOST_TRIED = 1_000  # choices of t shares among which false ones are looked past
 OWN, PAIRS = KINDS = ("own", "key")  # what is shared: the seed of a client's own mask, and of its key for pairs
-NONCE = bytes(12)  # every envelope has a key of its own: run, round, attempt, sender and receiver are in it
+NONCE = bytes(12)  # every envelope has a key of its own: run, round, sender and receiver are in it
 WIDTHS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}  # sums are modulo 2^32 or 2^64
 
 
@@ -43,20 +48,11 @@ class Roster:
 
     run: str
     signing: Members = field(repr=False)
-    envelopes: Mapping[str, bytes] = field(repr=False)  # X25519 public keys, 32 bytes each
     at_least: int
     colluding: int = 1
 
     def __post_init__(self) -> None:
-        if sorted(self.signing) != sorted(self.envelopes):
-            raise BadInput("Every member needs a signing key and an envelope key.")
-        if len({bytes(key) for key in self.envelopes.values()}) < len(self.names):
-            raise BadInput("Two members have one envelope key: each needs its own.")
-        if not self.threshold <= self.at_least <= len(self.names):
-            raise BadInput(
-                f"Masks among {len(self.names)} clients, of which {self.colluding} may help the server, open sums of"
-                f" {self.threshold} to {len(self.names)} reports: set privacy.fewest_reports there, got {self.at_least}."
-            )
+        refuse_two_sums(of=len(self.signing), at_least=self.at_least, colluding=self.colluding)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -68,23 +64,37 @@ class Roster:
         return fewest_shares(of=len(self.names), colluding=self.colluding)
 
     @cached_property
+    def boxes(self) -> Mapping[str, X25519PublicKey]:
+        """What envelopes to each member are closed with. Raises: BadInput for what is no key."""
+        return {name: box_key(self.signing[name]) for name in self.names}
+
+    @cached_property
     def digest(self) -> str:
-        keys = [(name, self.signing[name].public_bytes_raw().hex(), self.envelopes[name].hex()) for name in self.names]
+        keys = [(name, self.signing[name].public_bytes_raw().hex()) for name in self.names]
         text = json.dumps([self.run, keys, self.at_least, self.colluding])
         return hashlib.sha256(b"tacit masks roster 1\n" + text.encode()).hexdigest()
 
 
+def refuse_two_sums(*, of: int, at_least: int, colluding: int) -> None:
+    """Refuses a run in which two sums of one attempt could be opened, or none of so few reports. Raises: BadInput."""
+    threshold = fewest_shares(of=of, colluding=colluding)
+    if not threshold <= at_least <= of:
+        raise BadInput(
+            f"Masks among {of} clients, of which {colluding} may help the server, open sums of {threshold} to {of} reports: set"
+            f" privacy.fewest_reports there, got {at_least}."
+        )
+
+
 @dataclass(frozen=True)
 class Attempt:
-    """One try at one round's sum. Its label is in every key, envelope and signature, so that nothing of it serves another."""
+    """One try at a sum, which is one round of a run. Its label is in every key, envelope and signature: nothing serves another."""
 
     roster: Roster = field(repr=False)
     round: int
-    attempt: int = 0
 
     @property
     def label(self) -> tuple[str, ...]:
-        return (self.roster.run, self.roster.digest, str(self.round), str(self.attempt))
+        return (self.roster.run, self.roster.digest, str(self.round))
 
     def bound(self, *words: object) -> bytes:
         return json.dumps([*self.label, *words]).encode()
@@ -95,9 +105,9 @@ class Attempt:
     def own_key(self, model: str, name: str, seed: bytes) -> bytes:
         return _derived(seed, "own mask", *self.label, model, name)
 
-    def pair_key(self, model: str, me: str, seed: bytes, other: str, public: bytes) -> bytes:
+    def pair_key(self, model: str, me: str, seed: bytes, other: str, public: X25519PublicKey) -> bytes:
         """The key of a pair's mask on one model, the same from both sides."""
-        common = _private(seed).exchange(X25519PublicKey.from_public_bytes(public))
+        common = _private(seed).exchange(public)
         return _derived(common, "pair mask", *self.label, model, *sorted((me, other)))
 
     def survivors(self, model: str, setups: Collection[str], survivors: Sequence[str]) -> bytes:
@@ -119,12 +129,40 @@ class Setup:
             self.sender, self.key.hex(), *(one.hex() for one in self.commitments)
         )
 
+    def checked(self, attempt: Attempt) -> X25519PublicKey:
+        """Its key for pairs. Raises: MessageRefused for what no member signed for this attempt, and for what is no key."""
+        if self.sender not in attempt.roster.signing:
+            raise MessageRefused(f"{self.sender!r} is no member of this run.")
+        if not verified(attempt.roster.signing, self.sender, self.content(attempt), self.signature):
+            raise MessageRefused(f"The setup of {self.sender!r} was altered, or signed for another attempt.")
+        try:
+            return _usable(self.key)
+        except ValueError as error:
+            raise MessageRefused(f"The setup of {self.sender!r} holds what is no key.") from error
+
+    def row(self, roster: Roster) -> bytes:
+        """The setup as bytes, of one length in a run: an envelope for every member in the order of names, zeros for its own."""
+        envelopes = (self.envelopes.get(name, bytes(ENVELOPE_BYTES)) for name in roster.names)
+        return b"".join((self.key, *self.commitments, self.signature, *envelopes))
+
+    @classmethod
+    def of(cls, sender: str, row: bytes, roster: Roster) -> "Setup":
+        """What `row` made, of which nothing is verified yet. Raises: MessageRefused for bytes of another length."""
+        if len(row) != setup_bytes(len(roster.names)):
+            raise MessageRefused(f"The setup of {sender!r} has {len(row)} bytes.")
+        key, own, pairs, signature, rest = row[:32], row[32:64], row[64:96], row[96:160], row[160:]
+        places = range(0, len(rest), ENVELOPE_BYTES)
+        envelopes = {name: rest[at : at + ENVELOPE_BYTES] for name, at in zip(roster.names, places, strict=True)}
+        return cls(sender, key, (own, pairs), signature, {k: v for k, v in envelopes.items() if k != sender})
+
+
+def setup_bytes(members: int) -> int:
+    return 160 + ENVELOPE_BYTES * members  # a key, two commitments and a signature
+
 
 @dataclass(frozen=True)
 class Party:
-    """A member's side. All secrets of an attempt follow from `secret` and the attempt; what it answered, its caller keeps on
-    disk.
-    """
+    """A member's side. All seeds of an attempt follow from `secret` and the attempt; what it answered, its caller keeps on disk."""
 
     signer: Signer
     secret: bytes = field(repr=False)
@@ -134,12 +172,8 @@ class Party:
         return self.signer.client
 
     @cached_property
-    def _envelope(self) -> X25519PrivateKey:
-        return _private(_derived(self.secret, "envelope"))
-
-    @property
-    def envelope_key(self) -> bytes:
-        return self._envelope.public_key().public_bytes_raw()
+    def _opens(self) -> X25519PrivateKey:
+        return _private(hashlib.sha512(self.signer.key.private_bytes_raw()).digest()[:SEED_BYTES])  # RFC 8032, 5.1.5
 
     def _seed(self, attempt: Attempt, kind: str) -> bytes:
         return _derived(self.secret, "seed", kind, *attempt.label)
@@ -155,15 +189,15 @@ class Party:
         return list(zip(own, key, strict=True))
 
     def _box(self, attempt: Attempt, sender: str, receiver: str) -> ChaCha20Poly1305:
-        other = attempt.roster.envelopes[receiver if sender == self.name else sender]
-        common = self._envelope.exchange(X25519PublicKey.from_public_bytes(other))
+        common = self._opens.exchange(attempt.roster.boxes[receiver if sender == self.name else sender])
         return ChaCha20Poly1305(_derived(common, "box", *attempt.label, sender, receiver))
 
     def setup(self, attempt: Attempt) -> Setup:
         """The client's part of an attempt: the same bytes whenever it is asked. Raises: BadInput for no member under this key."""
         roster, envelopes = attempt.roster, {}
-        if roster.envelopes.get(self.name) != self.envelope_key:
-            raise BadInput(f"The members of the run have another envelope key of {self.name!r} than its own.")
+        known = roster.signing.get(self.name)
+        if known is None or known.public_bytes_raw() != self.signer.public.public_bytes_raw():
+            raise BadInput(f"The members of the run have another key of {self.name!r} than its own.")
         for receiver, pair in zip(roster.names, self._shares(attempt), strict=True):
             if receiver != self.name:
                 content, where = b"".join(one.to_bytes(SHARE_BYTES, "big") for one in pair), (self.name, receiver)
@@ -177,24 +211,28 @@ class Party:
 
         Guarantee: every participant is a member that signed its key for this attempt, and sent this client shares that it can read.
         """
-        roster, found, shares = attempt.roster, dict[str, Setup](), {}
+        roster, keys, shares, pairs = (
+            attempt.roster,
+            dict[str, bytes](),
+            dict[str, tuple[int, int]](),
+            dict[str, bytes](),
+        )
+        mine = self._seed(attempt, PAIRS)
         for one in setups:
-            if one.sender not in roster.signing:
-                raise MessageRefused(f"{one.sender!r} is no member of this run.")
-            if not verified(roster.signing, one.sender, one.content(attempt), one.signature):
-                raise MessageRefused(f"The setup of {one.sender!r} was altered, or signed for another attempt.")
-            if one.sender in found:
+            key = one.checked(attempt)
+            if one.sender in keys:
                 raise MessageRefused(f"Two setups of {one.sender!r} were told for one attempt.")
-            found[one.sender] = one
+            keys[one.sender] = one.key
             if one.sender == self.name:
                 shares[self.name] = self._shares(attempt)[roster.names.index(self.name)]
             else:
                 shares[one.sender] = self._opened(attempt, one)
-        if self.name not in found or found[self.name].key != self._pair_public(attempt):
+                pairs[one.sender] = attempt.pair_key(model, self.name, mine, one.sender, key)
+        if keys.get(self.name) != self._pair_public(attempt):
             raise MessageRefused("The attempt was told without this client's own setup.")
-        if len(found) < roster.at_least:
-            raise TooFewReports(f"{len(found)} clients are to take part, and a sum needs {roster.at_least} reports.")
-        return Joined(self, attempt, model, found, shares)
+        if len(keys) < roster.at_least:
+            raise TooFewReports(f"{len(keys)} clients are to take part, and a sum needs {roster.at_least} reports.")
+        return Joined(self, attempt, model, shares, pairs)
 
     def _opened(self, attempt: Attempt, one: Setup) -> tuple[int, int]:
         where = (one.sender, self.name)
@@ -211,26 +249,39 @@ class Party:
 
 @dataclass(frozen=True)
 class Joined:
+    """An attempt that a client takes part in: `shares` are those that it holds of every participant, `pairs` the keys of masks."""
+
     party: Party = field(repr=False)
     attempt: Attempt
     model: str
-    setups: Mapping[str, Setup] = field(repr=False)
     shares: Mapping[str, tuple[int, int]] = field(repr=False)
+    pairs: Mapping[str, bytes] = field(repr=False)
+
+    def record(self) -> dict[str, Any]:
+        """What the later legs need of it, for the client's own disk; `of` reads it back."""
+        return {
+            "model": self.model,
+            "shares": {name: [hex(each) for each in pair] for name, pair in self.shares.items()},
+        }
+
+    @classmethod
+    def of(cls, party: Party, attempt: Attempt, record: Mapping[str, Any]) -> "Joined":
+        """A client that was restarted after its report. Assumes: its own record. It masks nothing more."""
+        shares = {name: (int(own, 16), int(key, 16)) for name, (own, key) in record["shares"].items()}
+        return cls(party, attempt, record["model"], shares, {})
 
     def mask(self, vector: np.ndarray, *, bits: int) -> np.ndarray:
         """The integers modulo 2^bits under this client's own mask and one mask a pair: uniform to whoever lacks the seeds."""
-        party, me, attempt = self.party, self.party.name, self.attempt
-        masked = np.asarray(vector, dtype=np.int64).astype(WIDTHS[bits])
-        _add(masked, attempt.own_key(self.model, me, party._seed(attempt, OWN)), plus=True)
-        mine = party._seed(attempt, PAIRS)
-        for other, setup in self.setups.items():
+        masked, me = np.asarray(vector, dtype=np.int64).astype(WIDTHS[bits]), self.party.name
+        _add(masked, self.attempt.own_key(self.model, me, self.party._seed(self.attempt, OWN)), plus=True)
+        for other in self.shares:
             if other != me:
-                _add(masked, attempt.pair_key(self.model, me, mine, other, setup.key), plus=me < other)
+                _add(masked, self.pairs[other], plus=me < other)
         return masked
 
     def _list(self, survivors: Sequence[str]) -> bytes:
         fewest = self.attempt.roster.at_least
-        if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(self.setups):
+        if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(self.shares):
             raise Refused("The list of survivors names a client twice, or one that does not take part in this attempt.")
         if self.party.name not in survivors:
             why = "it helps to open no sum that lacks its report"
@@ -238,7 +289,7 @@ class Joined:
         if len(survivors) < fewest:
             why = "it would carry too little noise"
             raise Refused(f"The list has {len(survivors)} survivors, and a sum needs {fewest}: {why}.")
-        return self.attempt.survivors(self.model, self.setups, survivors)
+        return self.attempt.survivors(self.model, self.shares, survivors)
 
     def agree(self, survivors: Sequence[str]) -> bytes:
         return self.party.signer.sign(self._list(survivors))
@@ -254,7 +305,7 @@ class Joined:
         if good < roster.threshold:
             need = f"{roster.threshold} must before anything is unmasked"
             raise Refused(f"{good} survivors signed this list, and {need}.")
-        return {name: self.shares[name][0 if name in survivors else 1] for name in self.setups}
+        return {name: pair[0 if name in survivors else 1] for name, pair in self.shares.items()}
 
 
 @dataclass
@@ -299,14 +350,15 @@ class Collecting:
                 continue
             seed = self._seed(name, PAIRS, answers)
             for other in survivors:  # what each survivor has added for the absentee
-                _add(total, attempt.pair_key(self.model, name, seed, other, self.setups[other].key), plus=name < other)
+                key = X25519PublicKey.from_public_bytes(self.setups[other].key)
+                _add(total, attempt.pair_key(self.model, name, seed, other, key), plus=name < other)
         return total.view(f"<i{self.bits // 8}").astype(np.int64)
 
     def _seed(self, name: str, kind: str, answers: Mapping[str, Mapping[str, int]]) -> bytes:
         roster, wanted = self.attempt.roster, self.setups[name].commitments[KINDS.index(kind)]
         known = [(roster.names.index(giver) + 1, shares[name]) for giver, shares in answers.items() if name in shares]
-        for start in range(len(known) - roster.threshold + 1):
-            seed = joined(known[start : start + roster.threshold])
+        for some in islice(combinations(known, roster.threshold), MOST_TRIED):
+            seed = joined(some)
             if seed is not None and hmac.compare_digest(self.attempt.commitment(name, kind, seed), wanted):
                 return seed
         raise BadOpening(
@@ -323,6 +375,24 @@ def _private(seed: bytes) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(seed)
 
 
+def _usable(raw: bytes) -> X25519PublicKey:
+    key = X25519PublicKey.from_public_bytes(raw)
+    _private(bytes(SEED_BYTES)).exchange(key)  # ValueError for a point of small order, whose every secret is known
+    return key
+
+
+def box_key(signing: Ed25519PublicKey) -> X25519PublicKey:
+    """The X25519 form of an Ed25519 key: u = (1 + y) / (1 - y), RFC 7748, section 4.1. One key for both uses: ePrint 2021/509.
+
+    Raises: BadInput for a point of small order.
+    """
+    y = int.from_bytes(signing.public_bytes_raw(), "little") & (2**255 - 1)
+    try:
+        return _usable(((1 + y) * pow(1 - y, -1, CURVE) % CURVE).to_bytes(32, "little"))
+    except ValueError as error:
+        raise BadInput("A member's signing key is no key: ask for its own.") from error
+
+
 def expand(key: bytes, count: int, *, bits: int) -> np.ndarray:
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(stream.update(bytes(count * bits // 8)), dtype=WIDTHS[bits])
@@ -331,29 +401,3 @@ def expand(key: bytes, count: int, *, bits: int) -> np.ndarray:
 def _add(total: np.ndarray, key: bytes, *, plus: bool) -> None:
     mask = expand(key, len(total), bits=8 * total.itemsize)
     (np.add if plus else np.subtract)(total, mask, out=total)
-
-
-def shared(seed: bytes, *, of: int, threshold: int, secret: bytes) -> list[int]:
-    """Shamir's shares 1 ... `of` of a seed; the polynomial follows from `secret`, so that a restart deals the same ones."""
-    stream = Cipher(algorithms.AES(secret), modes.CTR(bytes(16))).encryptor().update(bytes(40 * (threshold - 1)))
-    # 320 bits modulo the prime: 2^-63 from uniform
-    rest = [int.from_bytes(stream[k : k + 40], "big") % PRIME for k in range(0, len(stream), 40)]
-    shares = []
-    for index in range(1, of + 1):
-        value = 0
-        for coefficient in reversed([int.from_bytes(seed, "big"), *rest]):
-            value = (value * index + coefficient) % PRIME
-        shares.append(value)
-    return shares
-
-
-def joined(shares: Sequence[tuple[int, int]]) -> bytes | None:
-    """The seed of (index, share) pairs by Lagrange's formula at 0; None for what is no seed of 32 bytes."""
-    value = 0
-    for i, share in shares:
-        up = down = 1
-        for j, _ in shares:
-            if j != i:
-                up, down = up * j % PRIME, down * (j - i) % PRIME
-        value = (value + share * up * pow(down, -1, PRIME)) % PRIME
-    return value.to_bytes(SEED_BYTES, "big") if value < 2**256 else None

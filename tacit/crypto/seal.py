@@ -5,14 +5,14 @@ the sum opens it, once it holds enough reports. From the same integers all three
 simulation one process holds all sides. Elsewhere a site has one entry in `signers` and is a `holder` of the key or of a share
 of it; the server has neither, and `opener` asks the holders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from tacit.crypto.grid import Lanes
-from tacit.crypto.masks import WIDTHS, Attempt, Collecting, Joined, Party, Roster, Setup
 from tacit.crypto.paillier import PublicKey, Randomisers
 from tacit.crypto.proofs import prove
 from tacit.crypto.reports import (
@@ -66,7 +66,7 @@ class PlainSum:
     opened: None = None  # nobody outside is asked
 
     def accept(self, message: Message) -> None:
-        (report,), lanes = _tensors(message, 1), self.seal.lanes
+        (report,), lanes = tensors_of(message, 1), self.seal.lanes
         if message.sender in self.clients:
             raise Duplicate("a second report: the first counts")
         if report.shape != (lanes.count,) or report.dtype != self.seal.kind:
@@ -140,7 +140,7 @@ class SealedSum:
         return self.opened.clients if self.opened else self.inbox.complete()
 
     def accept(self, message: Message) -> None:
-        parts = [report_bytes(tensor) for tensor in _tensors(message, len(self.inbox.context.chunk_sizes))]
+        parts = [report_bytes(tensor) for tensor in tensors_of(message, len(self.inbox.context.chunk_sizes))]
         self.inbox.accept_report(message.sender, parts)
         self.messages[message.sender] = parts
 
@@ -159,79 +159,37 @@ class SealedSum:
         return self.seal.lanes.unpack(self.opened.numbers, reports=len(self.opened.clients))
 
 
-class Masked:
-    """Reports under masks, all of whose legs one process takes. Guarantee: the opened sum is that of `Plain`, to the bit."""
-
-    def __init__(self, lanes: Lanes, parties: Sequence[Party], *, at_least: int, colluding: int):
-        signing = {one.name: one.signer.public for one in parties}
-        envelopes = {one.name: one.envelope_key for one in parties}
-        self.lanes, self.parties = lanes, {one.name: one for one in parties}
-        self.roster = Roster("one process", signing, envelopes, at_least, colluding)
-        # of a report's integers: the sum of the most reports does not wrap
-        self.bits = 32 if 2 * lanes.reach * lanes.reports < 2**32 else 64
-        self.report_bytes = lanes.count * self.bits // 8
-        self._latest: tuple[int, dict[str, Setup]] = (
-            -1,
-            {},
-        )  # of one round at a time: every client joins with the same
-
-    def setups(self, round: int) -> dict[str, Setup]:
-        if self._latest[0] != round:
-            attempt = Attempt(self.roster, round)
-            self._latest = (round, {name: party.setup(attempt) for name, party in self.parties.items()})
-        return self._latest[1]
-
-    def joined(self, client: str, round: int) -> Joined:
-        return self.parties[client].join(Attempt(self.roster, round), self.setups(round).values(), model="")
-
-    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
-        vector = shared.vector.numpy()
-        self.lanes.refuse_beyond(vector)
-        masked = self.joined(client, round).mask(vector, bits=self.bits)
-        return {"report": torch.from_numpy(masked.view(f"<i{self.bits // 8}"))}
-
-    def collect(self, *, round: int) -> "MaskedSum":
-        attempt = Attempt(self.roster, round)
-        return MaskedSum(self, round, Collecting(attempt, "", self.setups(round), self.lanes.count, self.bits))
-
-
-@dataclass
-class MaskedSum:
-    seal: Masked
-    round: int
-    collecting: Collecting
-    opened: None = None  # nobody outside is asked
+class Collected(Protocol):
+    """The reports of a round so far; nobody counts before `settle`."""
 
     @property
-    def clients(self) -> list[str]:
-        return list(self.collecting.reported)
+    def clients(self) -> list[str]: ...
+    @property
+    def opened(self) -> Opened | None: ...  # what was asked of others, where others opened it
 
-    def accept(self, message: Message) -> None:
-        (report,) = _tensors(message, 1)
-        self.collecting.add(message.sender, report.numpy().view(WIDTHS[self.seal.bits]))
-
-    def settle(self) -> Mapping[str, TacitError]:
-        return {}
-
-    def open(self) -> np.ndarray:
-        """The sum, after every survivor has signed the list and given its shares. Raises: TooFewReports; GridOverflow."""
-        survivors = self.collecting.survivors
-        joined = {name: self.seal.joined(name, self.round) for name in survivors}
-        signatures = {name: mine.agree(survivors) for name, mine in joined.items()}
-        total = self.collecting.opened({name: mine.unmask(survivors, signatures) for name, mine in joined.items()})
-        self.seal.lanes.refuse_beyond(total, reports=len(survivors))
-        return total
+    def accept(self, message: Message) -> None: ...
+    def settle(self) -> Mapping[str, TacitError]: ...
+    def open(self) -> np.ndarray: ...
 
 
-Seal = Plain | Sealed | Masked
-Collected = PlainSum | SealedSum | MaskedSum  # the reports of a round so far; nobody counts before `settle`
+class Seal(Protocol):
+    """A group's reports: written by a client, collected by the server."""
+
+    @property
+    def lanes(self) -> Lanes: ...
+    @property
+    def report_bytes(self) -> int: ...
+
+    def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]: ...
+    def collect(self, *, round: int) -> Collected: ...
 
 
 def _name(part: int) -> str:
     return f"report-{part}" if part else "report"
 
 
-def _tensors(message: Message, parts: int) -> list[torch.Tensor]:
+def tensors_of(message: Message, parts: int) -> list[torch.Tensor]:
+    """The parts of a report. Raises: MessageRefused for another number of them."""
     names = [_name(part) for part in range(parts)]
     if not message.tensors:
         raise MessageRefused(f"it sent no report: {message.facts.get('failed', 'there was none in its message')}")

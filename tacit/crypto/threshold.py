@@ -18,6 +18,7 @@ from itertools import accumulate, pairwise
 from math import factorial, prod
 
 import gmpy2
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from gmpy2 import mpz
 
 from tacit.crypto.paillier import PublicKey, SecretKey, compute, refuse_overflow
@@ -28,6 +29,8 @@ MOST_SHARES = 100
 BATCH_BYTES = 16  # a wrong answer passes the batch with probability 2^-128
 CHALLENGE_BITS = 256
 HIDING_BITS = 128  # the proof's response is within 2^-128 of saying nothing about the share
+PRIME = 2**256 + 297  # the least prime above 2^256: every seed of 32 bytes is one field element
+SEED_BYTES, SHARE_BYTES = 32, 33  # a field element may need one bit more than 32 bytes
 
 
 @dataclass(frozen=True)
@@ -220,3 +223,32 @@ def _check_numbers(threshold: int, of: int) -> None:
             f"Expected 2 to {MOST_SHARES} shares and a threshold of more than half of them (two groups without a common "
             f"member could open two sums of one round), got {threshold} of {of}."
         )
+
+
+# Shamir's shares of a seed of 32 bytes, for masks.
+
+
+def shared(seed: bytes, *, of: int, threshold: int, secret: bytes) -> list[int]:
+    """Shamir's shares 1 ... `of` of a seed; the polynomial follows from `secret`, so that a restart deals the same ones."""
+    stream = Cipher(algorithms.AES(secret), modes.CTR(bytes(16))).encryptor().update(bytes(40 * (threshold - 1)))
+    # 320 bits modulo the prime: 2^-63 from uniform
+    rest = [int.from_bytes(stream[k : k + 40], "big") % PRIME for k in range(0, len(stream), 40)]
+    shares = []
+    for index in range(1, of + 1):
+        value = 0
+        for coefficient in reversed([int.from_bytes(seed, "big"), *rest]):
+            value = (value * index + coefficient) % PRIME
+        shares.append(value)
+    return shares
+
+
+def joined(shares: Sequence[tuple[int, int]]) -> bytes | None:
+    """The seed of (index, share) pairs by Lagrange's formula at 0; None for what is no seed of 32 bytes."""
+    value = 0
+    for i, share in shares:
+        up = down = 1
+        for j, _ in shares:
+            if j != i:
+                up, down = up * j % PRIME, down * (j - i) % PRIME
+        value = (value + share * up * pow(down, -1, PRIME)) % PRIME
+    return value.to_bytes(SEED_BYTES, "big") if value < 2**256 else None

@@ -1,28 +1,22 @@
 """Masks: what cancels, what is refused, and every attack of ePrint 2017/281 that a client can see."""
 
 import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.crypto.grid import Lanes
 from tacit.crypto.keys import new_signer
-from tacit.crypto.masks import (
-    PRIME,
-    Attempt,
-    Collecting,
-    Party,
-    Roster,
-    expand,
-    joined,
-    shared,
-)
-from tacit.crypto.seal import Masked
-from tacit.crypto.threshold import fewest_shares
+from tacit.crypto.masked import one_process
+from tacit.crypto.masks import Attempt, Collecting, Joined, Party, Roster, Setup, box_key, expand
+from tacit.crypto.threshold import PRIME, fewest_shares, joined, shared
 from tacit.errors import BadInput, BadOpening, GridOverflow, MessageRefused, Refused, TooFewReports
 from tacit.types import Message
 
@@ -33,16 +27,15 @@ SEEDS = st.binary(min_size=32, max_size=32)
 class Run:
     """Members of a run and one attempt, all of whose legs a test may take."""
 
-    def __init__(self, n=5, *, at_least=None, colluding=1, round=0, attempt=0, bits=32, absent=()):
-        self.parties = [Party(new_signer(f"site-{k}"), bytes([k + 1]) * 32) for k in range(n)]
+    def __init__(self, n=5, *, parties=None, at_least=None, colluding=1, round=0, bits=32, absent=()):
+        self.parties = parties or [Party(new_signer(f"site-{k}"), bytes([k + 1]) * 32) for k in range(n)]
         self.roster = Roster(
             "run",
             {one.name: one.signer.public for one in self.parties},
-            {one.name: one.envelope_key for one in self.parties},
             at_least or fewest_shares(of=n, colluding=colluding),
             colluding,
         )
-        self.attempt, self.bits = Attempt(self.roster, round, attempt), bits
+        self.attempt, self.bits = Attempt(self.roster, round), bits
         self.setups = {one.name: one.setup(self.attempt) for one in self.parties if one.name not in absent}
         self.joined = {
             one.name: one.join(self.attempt, self.setups.values(), model=MODEL)
@@ -141,14 +134,12 @@ def test_nothing_is_unmasked_below_t_signatures_however_often_one_is_shown():
         run.joined["site-0"].unmask(survivors, repeated)
 
 
-@pytest.mark.parametrize("other", ["attempt", "round", "model", "list", "participants"])
-def test_signatures_of_another_attempt_round_model_list_or_roster_do_not_count(other):
+@pytest.mark.parametrize("other", ["round", "model", "list", "participants"])
+def test_signatures_of_another_round_model_list_or_roster_do_not_count(other):
     run = Run(5)
     survivors = sorted(run.setups)
-    theirs = Run(
-        5, attempt=other == "attempt", round=int(other == "round"), absent=["site-4"] if other == "participants" else ()
-    )
-    theirs.parties, theirs.roster = run.parties, run.roster
+    absent = ["site-4"] if other == "participants" else ()
+    theirs = Run(5, parties=run.parties, round=int(other == "round"), absent=absent)
     if other == "model":
         theirs.joined = {name: replace(mine, model="another") for name, mine in run.joined.items()}
     listed = survivors[:4] if other in ("list", "participants") else survivors
@@ -184,7 +175,13 @@ def test_a_survivor_that_never_gave_its_own_mask_stays_hidden_although_its_pairs
     seed = run.collected()._seed("site-4", "key", answers)
     bare = heard.copy()
     for other in survivors:
-        mask = expand(run.attempt.pair_key(MODEL, "site-4", seed, other, run.setups[other].key), SIZE, bits=32)
+        mask = expand(
+            run.attempt.pair_key(
+                MODEL, "site-4", seed, other, X25519PublicKey.from_public_bytes(run.setups[other].key)
+            ),
+            SIZE,
+            bits=32,
+        )
         bare = bare - mask if other > "site-4" else bare + mask
     assert (bare != run.vectors["site-4"].astype("<u4")).sum() > SIZE - 3
     with pytest.raises(BadOpening):
@@ -192,24 +189,52 @@ def test_a_survivor_that_never_gave_its_own_mask_stays_hidden_although_its_pairs
 
 
 @pytest.mark.parametrize(
-    "change", ["key", "commitments", "signature", "sender", "attempt", "envelopes", "lost", "exchanged"]
+    "change", ["key", "commitments", "signature", "sender", "round", "envelopes", "lost", "exchanged", "no key"]
 )
 def test_substituted_keys_replayed_shares_and_exchanged_ciphertexts_are_refused(change):
-    run, later = Run(5), Run(5, attempt=1)
+    run = Run(5)
+    later = replace(run.attempt, round=1)
     one, other = run.setups["site-1"], run.setups["site-2"]
     changed = {
         "key": lambda: replace(one, key=other.key),
         "commitments": lambda: replace(one, commitments=one.commitments[::-1]),
         "signature": lambda: replace(one, signature=other.signature),
         "sender": lambda: replace(one, sender="stranger"),
-        "attempt": lambda: later.parties[1].setup(replace(run.attempt, attempt=1)),
+        "round": lambda: run.parties[1].setup(later),
         "envelopes": lambda: replace(one, envelopes={**one.envelopes, "site-0": other.envelopes["site-0"]}),
         "lost": lambda: replace(one, envelopes={}),
         "exchanged": lambda: replace(one, envelopes={**one.envelopes, "site-0": one.envelopes["site-3"]}),
+        "no key": lambda: resigned(run, replace(one, key=bytes(32))),
     }[change]()
     setups = [changed if setup is one else setup for setup in run.setups.values()]
     with pytest.raises(MessageRefused):
         run.parties[0].join(run.attempt, setups, model=MODEL)
+
+
+def resigned(run, setup):
+    """A member signs a setup of its own making."""
+    party = next(one for one in run.parties if one.name == setup.sender)
+    return replace(setup, signature=party.signer.sign(setup.content(run.attempt)))
+
+
+def test_a_setup_comes_back_from_its_bytes_and_one_of_another_length_is_none():
+    run = Run(5)
+    for name, setup in run.setups.items():
+        row = setup.row(run.roster)
+        assert Setup.of(name, row, run.roster) == setup
+        with pytest.raises(MessageRefused, match="bytes"):
+            Setup.of(name, row[1:], run.roster)
+
+
+def test_the_key_that_opens_envelopes_is_the_signing_key_in_another_form():
+    """Against the library's own arithmetic, for keys that nobody chose."""
+    for _ in range(20):
+        party = Party(new_signer("site"), bytes(32))
+        public = box_key(party.signer.public)
+        assert public.public_bytes_raw() == party._opens.public_key().public_bytes_raw()
+    one = (1).to_bytes(32, "little")  # the neutral point
+    with pytest.raises(BadInput):
+        box_key(Ed25519PublicKey.from_public_bytes(one))
 
 
 def test_two_rosters_two_setups_of_one_client_and_too_few_participants_are_refused():
@@ -246,9 +271,10 @@ def test_a_false_share_is_passed_over_and_too_many_lose_the_sum_without_opening_
     run = Run(5)
     collecting = run.collected()
     answers = run.answers(collecting.survivors)
-    answers["site-0"] = {name: share ^ 1 for name, share in answers["site-0"].items()}
-    assert (collecting.opened(answers) == run.sum(run.setups)).all()
-    answers["site-2"] = dict.fromkeys(answers["site-2"], 5)
+    for liar in answers:  # whichever it is, four others are enough
+        false = {name: share ^ 1 for name, share in answers[liar].items()}
+        assert (collecting.opened(answers | {liar: false}) == run.sum(run.setups)).all()
+    answers["site-0"] = answers["site-2"] = dict.fromkeys(answers["site-2"], 5)
     with pytest.raises(BadOpening):
         collecting.opened(answers)
     with pytest.raises(TooFewReports):
@@ -264,14 +290,20 @@ def test_t_shares_make_the_seed_and_fewer_do_not(seed, of, threshold, secret):
     assert threshold == 1 or joined(indexed[: threshold - 1]) != seed
 
 
-def test_a_restart_makes_the_same_setup_and_another_attempt_none_of_its_secrets():
+def test_a_restart_makes_the_same_setup_and_another_round_none_of_its_secrets():
     run = Run(5)
     again = run.parties[0].setup(run.attempt)
     assert again == run.setups["site-0"]
-    later = run.parties[0].setup(replace(run.attempt, attempt=1))
+    later = run.parties[0].setup(replace(run.attempt, round=1))
     assert {later.key, *later.commitments}.isdisjoint({again.key, *again.commitments})
-    with pytest.raises(BadInput, match="another envelope key"):  # whoever is told another one of itself says so
-        Party(run.parties[0].signer, bytes(32)).setup(run.attempt)
+    with pytest.raises(BadInput, match="another key"):  # whoever is told another one of itself says so
+        Party(new_signer("site-0"), bytes(32)).setup(run.attempt)
+    mine = run.joined["site-0"]
+    survivors = sorted(run.setups)
+    restarted = Joined.of(mine.party, mine.attempt, json.loads(json.dumps(mine.record())))
+    assert restarted.agree(survivors) == mine.agree(survivors)
+    signed = run.signatures(survivors)
+    assert restarted.unmask(survivors, signed) == mine.unmask(survivors, signed)
 
 
 @pytest.mark.parametrize(("n", "at_least", "colluding"), [(4, 2, 1), (4, 5, 1), (3, 2, 2)])
@@ -283,10 +315,10 @@ def test_members_that_could_open_two_sums_or_one_of_too_few_are_refused_before_a
 @pytest.mark.parametrize("beyond", [2**33, -(2**33), -(2**63)])  # the last has no absolute value
 def test_an_opened_sum_that_honest_reports_could_not_have_is_refused(beyond):
     parties = [Party(new_signer(f"site-{k}"), bytes([k + 1]) * 32) for k in range(3)]
-    seal = Masked(Lanes(1, 2**31, 3, 62), parties, at_least=3, colluding=1)
+    seal = one_process(Lanes(1, 2**31, 3, 62), parties, at_least=3, colluding=1)
     collected = seal.collect(round=0)
     for name, value in (("site-0", beyond), ("site-1", 0), ("site-2", 0)):
-        masked = seal.joined(name, 0).mask(np.array([value]), bits=seal.bits)
+        masked = seal.legs.joined(name, 0).mask(np.array([value]), bits=seal.bits)
         collected.accept(Message(name, {"report": torch.from_numpy(masked.view("<i8"))}))
     with pytest.raises(GridOverflow):
         collected.open()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tacit.crypto.keys import new_signer
-from tacit.crypto.masks import PRIME, Attempt, Collecting, Party, Roster
+from tacit.crypto.masks import Attempt, Collecting, Party, Roster
+from tacit.crypto.threshold import PRIME
 from tacit.errors import MessageRefused, Refused, TooFewReports
 
 SIZE = 40
@@ -17,7 +18,7 @@ def parties():
 
 def roster(parties, run="run"):
     signing = {one.name: one.signer.public for one in parties}
-    return Roster(run, signing, {one.name: one.envelope_key for one in parties}, 3)
+    return Roster(run, signing, 3)
 
 
 def joined(parties, attempt, model="model"):
@@ -25,15 +26,11 @@ def joined(parties, attempt, model="model"):
     return {one.name: one.join(attempt, setups, model=model) for one in parties}
 
 
-@pytest.mark.parametrize("other", ["round", "attempt", "run", "model"])
+@pytest.mark.parametrize("other", ["round", "run", "model"])
 def test_the_difference_of_two_masked_reports_of_one_client_shows_nothing_of_either(parties, other):
     """With the masks of the round before, it would be the difference of its two updates, in clear."""
-    first, second = Attempt(roster(parties), 3, 0), Attempt(roster(parties), 3, 0)
-    second = {
-        "round": Attempt(roster(parties), 4, 0),
-        "attempt": Attempt(roster(parties), 3, 1),
-        "run": Attempt(roster(parties, run="next"), 3, 0),
-    }.get(other, second)
+    first = Attempt(roster(parties), 3)
+    second = Attempt(roster(parties, run="next" if other == "run" else "run"), 4 if other == "round" else 3)
     models = ("model", "another" if other == "model" else "model")
     vector = np.arange(SIZE)
     one, two = (
@@ -43,10 +40,9 @@ def test_the_difference_of_two_masked_reports_of_one_client_shows_nothing_of_eit
     assert np.mean(one == two) < 0.1
 
 
-@pytest.mark.parametrize("later", ["round", "attempt"])
-def test_shares_setups_and_signatures_of_one_round_open_no_other(parties, later):
+def test_shares_setups_and_signatures_of_one_round_open_no_other(parties):
     members = roster(parties)
-    now, then = Attempt(members, 0, 0), Attempt(members, int(later == "round"), int(later == "attempt"))
+    now, then = Attempt(members, 0), Attempt(members, 1)
     with pytest.raises(MessageRefused):
         parties[0].join(then, [one.setup(now) for one in parties], model="model")
     survivors = sorted(members.names)
@@ -56,7 +52,7 @@ def test_shares_setups_and_signatures_of_one_round_open_no_other(parties, later)
 
 
 def test_clients_that_were_told_of_other_participants_sign_nothing_for_each_other(parties):
-    attempt = Attempt(roster(parties), 0, 0)
+    attempt = Attempt(roster(parties), 0)
     setups = [one.setup(attempt) for one in parties]
     survivors = [one.name for one in parties[:3]]
     whole, few = (
@@ -71,7 +67,7 @@ def test_the_seed_of_one_round_and_ones_shares_of_two_rounds_do_not_give_the_see
     """With one polynomial for both, the difference of two shares is the difference of the two seeds."""
     members = roster(parties)
     owner, differences = parties[1], set()
-    rounds = [Attempt(members, 0, 0), Attempt(members, 1, 0)]
+    rounds = [Attempt(members, 0), Attempt(members, 1)]
     for reader in (parties[0], parties[2], parties[3]):
         one, two = (joined(parties, attempt)[reader.name].shares[owner.name] for attempt in rounds)
         for first, second in zip(one, two, strict=True):
@@ -80,7 +76,7 @@ def test_the_seed_of_one_round_and_ones_shares_of_two_rounds_do_not_give_the_see
 
 
 def test_a_server_opens_no_sum_of_fewer_reports_than_the_noise_was_made_for(parties):
-    attempt = Attempt(roster(parties), 0, 0)
+    attempt = Attempt(roster(parties), 0)
     setups = {one.name: one.setup(attempt) for one in parties}
     made = Collecting(attempt, "model", setups, SIZE, 32)
     for name, mine in list(joined(parties, attempt).items())[:2]:

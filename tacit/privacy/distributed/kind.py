@@ -17,10 +17,11 @@ from tacit.algorithms.rules.pfa import threshold
 from tacit.crypto import keys, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
 from tacit.crypto.keys import generate
-from tacit.crypto.masks import Party
+from tacit.crypto import masked
+from tacit.crypto.masks import Party, refuse_two_sums
 from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.reports import Alone, Opener, Opens, Signer, Together
-from tacit.crypto.seal import Masked, Plain, Seal, Sealed
+from tacit.crypto.seal import Plain, Seal, Sealed
 from tacit.crypto.threshold import MOST_SHARES, Share, deal, fewest_shares
 from tacit.data.population import Population
 from tacit.errors import BadInput, NeedsRows, Refused
@@ -110,7 +111,9 @@ class OneProcess:
         if how == "masks":
             signing = (Signer(client, Ed25519PrivateKey.generate()) for client in clients)
             parties = [Party(signer, secrets.token_bytes(32)) for signer in signing]
-            return Masked(lanes_of(plan, number, None), parties, at_least=noise.fewest, colluding=noise.colluding)
+            return masked.one_process(
+                lanes_of(plan, number, None), parties, at_least=noise.fewest, colluding=noise.colluding
+            )
         if how != "paillier":
             return Plain(lanes_of(plan, number, None), noise.fewest)
         key, shares = self.keys
