@@ -151,9 +151,9 @@ class Setup:
         if len(row) != setup_bytes(len(roster.names)):
             raise MessageRefused(f"The setup of {sender!r} has {len(row)} bytes.")
         key, own, pairs, signature, rest = row[:32], row[32:64], row[64:96], row[96:160], row[160:]
-        places = range(0, len(rest), ENVELOPE_BYTES)
-        envelopes = {name: rest[at : at + ENVELOPE_BYTES] for name, at in zip(roster.names, places, strict=True)}
-        return cls(sender, key, (own, pairs), signature, {k: v for k, v in envelopes.items() if k != sender})
+        places = enumerate(roster.names)
+        envelopes = {name: rest[k * ENVELOPE_BYTES :][:ENVELOPE_BYTES] for k, name in places if name != sender}
+        return cls(sender, key, (own, pairs), signature, envelopes)
 
 
 def setup_bytes(members: int) -> int:

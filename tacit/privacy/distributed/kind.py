@@ -14,10 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tacit.algorithms import Algorithm, PopulationStatistics, Rule, rules
 from tacit.algorithms.encrypted import Encrypted, Group
 from tacit.algorithms.rules.pfa import threshold
-from tacit.crypto import keys, proofs
+from tacit.crypto import keys, masked, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
 from tacit.crypto.keys import generate
-from tacit.crypto import masked
 from tacit.crypto.masks import Party, refuse_two_sums
 from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.reports import Alone, Opener, Opens, Signer, Together
@@ -372,10 +371,17 @@ def summing_rule(experiment: Experiment) -> Rule:
 
 
 def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
-    """Refuses a split key that could not keep the promise about colluding clients. Guarantee, of what passes: of one round no
+    """Refuses a split key, or masks, that could not keep the promise about colluding clients. Guarantee, of what passes: of one round no
     two different sums are opened unless more than `privacy.colluding` clients help. A common key (`threshold = 1`) passes:
     there each round has one opener. Raises: BadInput, which names the thresholds that work."""
     t, colluding = experiment.protect.threshold or 1, experiment.privacy.known_shares
+    if (
+        experiment.protect.kind == "masks"
+        and (experiment.privacy.groups or 1) == 1
+        and not getattr(summing_rule(experiment), "split", None)
+    ):
+        least = experiment.privacy.fewest_reports or experiment.train.clients_per_round or clients
+        refuse_two_sums(of=clients, at_least=least, colluding=colluding)
     if t == 1:
         return
     if not 2 <= clients <= MOST_SHARES:
