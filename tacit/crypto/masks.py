@@ -333,10 +333,8 @@ class Collecting:
     @property
     def survivors(self) -> list[str]:
         if len(self.reported) < self.attempt.roster.at_least:
-            raise TooFewReports(
-                f"{len(self.reported)} reports arrived and {self.attempt.roster.at_least} are needed: the sum would carry less"
-                " noise than was promised."
-            )
+            few = f"{len(self.reported)} reports arrived and {self.attempt.roster.at_least} are needed"
+            raise TooFewReports(f"{few}: the sum would carry less noise than was promised.")
         return sorted(self.reported)
 
     def opened(self, answers: Mapping[str, Mapping[str, int]]) -> np.ndarray:
@@ -361,9 +359,7 @@ class Collecting:
             seed = joined(some)
             if seed is not None and hmac.compare_digest(self.attempt.commitment(name, kind, seed), wanted):
                 return seed
-        raise BadOpening(
-            f"The shares of {name!r} do not lead to the seed that it committed to: the sum of this attempt is lost."
-        )
+        raise BadOpening(f"The shares of {name!r} do not lead to the seed that it committed to: the sum is lost.")
 
 
 def _derived(secret: bytes, *info: str) -> bytes:

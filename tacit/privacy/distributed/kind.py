@@ -371,17 +371,14 @@ def summing_rule(experiment: Experiment) -> Rule:
 
 
 def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
-    """Refuses a split key, or masks, that could not keep the promise about colluding clients. Guarantee, of what passes: of one round no
-    two different sums are opened unless more than `privacy.colluding` clients help. A common key (`threshold = 1`) passes:
-    there each round has one opener. Raises: BadInput, which names the thresholds that work."""
+    """Refuses a split key, or masks, that could not keep the promise about colluding clients. Guarantee, of what passes: of one
+    round no two different sums are opened unless more than `privacy.colluding` clients help. A common key (`threshold = 1`)
+    passes: there each round has one opener. Raises: BadInput, which names the thresholds that work."""
     t, colluding = experiment.protect.threshold or 1, experiment.privacy.known_shares
-    if (
-        experiment.protect.kind == "masks"
-        and (experiment.privacy.groups or 1) == 1
-        and not getattr(summing_rule(experiment), "split", None)
-    ):
-        least = experiment.privacy.fewest_reports or experiment.train.clients_per_round or clients
-        refuse_two_sums(of=clients, at_least=least, colluding=colluding)
+    apart = experiment.privacy.groups == 2 or getattr(summing_rule(experiment), "split", None)
+    if experiment.protect.kind == "masks" and not apart:  # of two groups only a plan knows the sizes
+        reports = experiment.privacy.fewest_reports or experiment.train.clients_per_round or clients
+        refuse_two_sums(of=clients, at_least=reports, colluding=colluding)
     if t == 1:
         return
     if not 2 <= clients <= MOST_SHARES:
