@@ -33,7 +33,7 @@ def shown(parameter: Any) -> str:
         return f"`{(parameter.metavar or parameter.name).upper()}`"
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
     value = "" if parameter.is_flag else f" {(parameter.metavar or parameter.type.name).upper()}"
-    return names + value.replace("|", "\\|")
+    return names + value
 
 
 def page() -> str:
@@ -43,10 +43,9 @@ def page() -> str:
         parts += [f"## `{name}`", "", inspect.cleandoc(command.help or "").split("\f")[0].strip(), ""]
         known = [one for one in command.params if one.name != "help" and not getattr(one, "hidden", False)]
         if known:
-            parts += ["| | |", "|---|---|"]
             for one in known:
-                text = " ".join((getattr(one, "help", None) or "").split()).replace("|", "\\|")
-                parts.append(f"| {shown(one)} | {text} |")
+                text = " ".join((getattr(one, "help", None) or "").split())
+                parts.append(f"- {shown(one)}: {text}")
             parts.append("")
     return "\n".join(parts)
 

@@ -1,15 +1,12 @@
 """Writes docs/keys.md: every key of an experiment file, from the sections and the parts themselves. `python docs/keys.py`.
 
-A key's meaning is its `description`, or the comment behind it in the source; what is refused are the sentences that the checks
-raise, read from their code. A test holds the page against the code.
+A key's meaning is its `description`, or the comment behind it in the source. A test holds the page against the code.
 """
 
 import ast
 import dataclasses
-import importlib
 import inspect
 import io
-import re
 import textwrap
 import tokenize
 import types
@@ -29,11 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path(__file__).with_name("keys.md")
 HEAD = """# Every key of an experiment file
 
-Written by `python docs/keys.py` from the code; do not edit. [Concepts](concepts.md) explains how they belong together, and
-`tacit plan EXPERIMENT` says what they cost. Any key can be set from the command line as `--set table.key=value`. "–": nothing is
-set, and what then happens is said beside it. A table that names a part (a source, a model, a loss, a rule, an attack) takes that
-part's own options too: they stand below it. Under each table is what it does not combine with: the sentences with which an
-experiment is refused, "…" for what was said there.
+Written by `python docs/keys.py` from the code; do not edit. [Concepts](concepts.md) explains how keys belong together, and
+`tacit plan EXPERIMENT` says what they cost. `--set table.key=value` sets any key from the command line. A default stands behind
+the type; without one nothing is set. A table that names a part (a source, a model, a loss, a rule, an attack) takes that part's
+own options too: they stand below it. Keys that do not combine are refused in one sentence that says what to do.
 """
 ROOMS = {  # the rooms whose parts a table names: the key that does, and what a part is given beside its options
     "data": [("tacit.data.sources", "name", ())],
@@ -45,9 +41,7 @@ ROOMS = {  # the rooms whose parts a table names: the key that does, and what a 
     "attack": [("tacit.engine.malicious", "kind", ())],
 }
 ATTACKS = "tacit.lab.attacks"
-CHECKS = ("tacit/experiment/*.py", "tacit/privacy/*/__init__.py")  # where combinations are refused
-TABLE = "| key | takes | default | meaning |\n|---|---|---|---|"
-KEY = re.compile(r"(?<![\w.])[a-z]+\.[a-z_]+")
+TABLE = "| key | takes; default | meaning |\n|---|---|---|"
 Words = dict[str, str]
 
 
@@ -142,76 +136,27 @@ def default(value: Any) -> str:
     """What holds where nothing is said.
 
     >>> default(None), default("iid"), default(False), default(PydanticUndefined), default(())
-    ('–', '`"iid"`', '`false`', 'must be said', '–')
+    ('', '; `"iid"`', '; `false`', '; must be said', '')
     """
     if value is PydanticUndefined:
-        return "must be said"
+        return "; must be said"
     if value is None or value in ((), {}, [], ""):
-        return "–"
-    return f'`"{value}"`' if isinstance(value, str) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+        return ""
+    return (
+        f'; `"{value}"`'
+        if isinstance(value, str)
+        else f"; `{str(value).lower() if isinstance(value, bool) else value}`"
+    )
 
 
 def row(key: str, kind: Any, value: Any, meaning: str) -> str:
     """A line of a table."""
-    return f"| `{key}` | {shape(kind)} | {default(value)} | {meaning.replace('|', chr(92) + '|')} |"
-
-
-def refusals() -> list[str]:
-    """The sentences with which experiments are refused, from the code that raises them; each once, without mere ranges."""
-    found: dict[str, None] = {}
-    for path in sorted(path for pattern in CHECKS for path in ROOT.glob(pattern)):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        found |= dict.fromkeys(raised(ast.parse(path.read_text("utf-8")), vars(importlib.import_module(name)), [{}]))
-    return [one for one in found if not one.startswith("Expected ") or len(set(KEY.findall(one))) > 1]
-
-
-def raised(node: ast.AST, known: dict[str, Any], turns: list[dict[str, Any]]) -> Iterator[str]:
-    """The sentences below a node, for every turn of the loops around it: a turn says what their variables stand for."""
-    if isinstance(node, ast.For):
-        turns = [turn | one for turn in turns for one in _turns(node, known)]
-    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-        if getattr(node.exc.func, "id", "") in ("BadInput", "BadData"):
-            yield from (sentence(node.exc.args[0], known | turn) for turn in turns)
-    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "refuse_both":
-        section, one, other = (arg.value for arg in node.args if isinstance(arg, ast.Constant))
-        yield f"{section}.{one} and {section}.{other} say the same thing twice: set one of them."
-    for child in ast.iter_child_nodes(node):
-        yield from raised(child, known, turns)
-
-
-def _turns(loop: ast.For, known: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the variables of a loop over constants stand for, turn by turn; of other loops nothing is known."""
-    names = [one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)]
-    try:
-        each = known[loop.iter.id] if isinstance(loop.iter, ast.Name) else ast.literal_eval(loop.iter)
-        return [dict(zip(names, (one,) if len(names) == 1 else one, strict=True)) for one in each]
-    except (ValueError, KeyError, TypeError):
-        return [dict.fromkeys(names)]
-
-
-def sentence(node: ast.expr, known: dict[str, Any]) -> str:
-    """A sentence as it is raised; what is put in at another time is "…"."""
-    words = []
-    for piece in node.values if isinstance(node, ast.JoinedStr) else [node]:
-        inner = piece.value if isinstance(piece, ast.FormattedValue) else piece
-        value = inner.value if isinstance(inner, ast.Constant) else known.get(getattr(inner, "id", ""))
-        words.append(str(value) if isinstance(value, str | int | float) else "…")
-    return " ".join("".join(words).split())
-
-
-def concerned(sentence: str, tables: typing.Iterable[str]) -> list[str]:
-    """The tables that a sentence is about.
-
-    >>> concerned('train.views is for privacy.kind = "local": leave it out.', ("data", "train", "privacy"))
-    ['train', 'privacy']
-    """
-    return [name for name in tables if re.search(rf"(?<![\w.]){name}\.[a-z_]+|\[{name}\]", sentence)]
+    return f"| `{key}` | {shape(kind)}{default(value)} | {meaning.replace('|', chr(92) + '|')} |"
 
 
 def page() -> str:
     """The whole page."""
     lines, found, tables = [HEAD, "`name`, above all tables, names the experiment.\n"], list(parts()), sections()
-    known = [(sentence, concerned(sentence, file.sections())) for sentence in refusals()]
     for heading, section in tables.items():
         said, name = meanings(section), section.table()
         lines += [f"## `{heading}`\n", TABLE]
@@ -227,8 +172,6 @@ def page() -> str:
             lines += [f'### `{name}.{key} = "{part}"`\n', TABLE, *(row(*one) for one in rows), ""]
         plain = [f"`{part}`" for table, _, part, rows in found if table == name and not rows]
         lines += [f"Without options of their own: {', '.join(plain)}.\n"] if plain else []
-        refused = [f"- {sentence.replace('*', chr(92) + '*')}" for sentence, about in known if name in about]
-        lines += [f"### Does not combine with `[{name}]`\n", *refused, ""] if refused else []
     lines.append("## `tacit attack`\n\nThese are no keys of a file: an attack takes them as `--with key=value`.\n")
     for attack in plugin.names(ATTACKS):
         lines += [

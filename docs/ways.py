@@ -98,7 +98,7 @@ def main() -> None:
         for name, way in ways.items()
     ]
     head = "| round | files before | after | calls across files before | after |\n|---|---|---|---|---|\n"
-    lists = [f"**{name}**: {' → '.join(f'`{file}`' for file in way.files)}" for name, way in ways.items()]
+    lists = [f"**{name}**: {', '.join(f'`{file}`' for file in way.files)}" for name, way in ways.items()]
     text = f"{BEGIN}\n{head}" + "\n".join(rows) + "\n\n" + "\n\n".join(lists) + f"\n{END}"
     PAGE.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: text, PAGE.read_text("utf-8"), flags=re.DOTALL), "utf-8")
 

@@ -2,10 +2,8 @@
 
 import re
 
-import pytest
 from docs_pages import ROOT, made
 
-import tacit
 from tacit import plugin
 
 ROOM = re.compile(r'^ROOM = "([\w.]+)"', re.M)
@@ -49,16 +47,3 @@ def page_tables(text):
         if line.startswith("| `"):
             found.setdefault(heading, []).append(line.split("`")[1])
     return found
-
-
-def test_the_page_of_keys_says_what_is_refused_in_the_words_of_the_refusal():
-    keys = made("keys")
-    refused = keys.refusals()
-    for values, words in (
-        ({"train": {"batch_size": 3, "sampling_rate": 0.1}}, "train.batch_size and train.sampling_rate say"),
-        ({"personal": {"kind": "mean-regularised"}}, "Own models are judged on rows"),
-    ):
-        (sentence,) = [one for one in refused if one.startswith(words)]
-        with pytest.raises(ValueError, match=re.escape(sentence)):
-            tacit.Experiment.model_validate(values)
-        assert f"- {sentence}" in keys.page()

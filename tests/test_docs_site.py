@@ -113,7 +113,7 @@ def test_the_site_shows_what_notebooks_print_and_asks_nobody_for_anything(site):
 def test_every_command_and_option_is_on_its_page_as_the_program_has_it():
     commands = made("commands")
     assert commands.page().count("\n## `tacit ") > 12
-    rows = [line.strip("| ").split(" | ") for line in commands.page().splitlines() if line.startswith("| `")]
+    rows = [line.removeprefix("- ").split(": ") for line in commands.page().splitlines() if line.startswith("- `")]
     assert [name for name, *meaning in rows if not "".join(meaning).strip()] == []
     assert len(rows) > 60
 

@@ -116,7 +116,7 @@ class Malice:
     """One attack: a function of the round's model and its rows. Options are its fields. Raises BadInput."""
 
     poison: float = 0.5  # of a malicious client's rows that carry trigger and target
-    boost: float | None = None  # what its update is multiplied by; nothing: clients per malicious one
+    boost: float | None = None  # what its update is multiplied by; default: clients per malicious one
     trigger: int | dict[str, float | str] | None = None  # the side of a square, or {column = value}
 
     def __post_init__(self) -> None:
@@ -181,7 +181,7 @@ class edge_case(Malice):
     """A backdoor of rows that hardly anybody has (Wang et al. 2020, Attack of the Tails, arXiv:2007.05084), without a trigger.
     The paper takes sevens of another collection; here pictures of the class `source` are turned by a quarter."""
 
-    source: str | int | None = None  # the class whose turned pictures are used; nothing: the one after the target
+    source: str | int | None = None  # the class whose turned pictures are used; default: the one after the target
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -226,7 +226,7 @@ class adaptive(Malice):
     bound is the clip that is declared; without one, the length of its own honest update. `boost` has no effect."""
 
     passes: int = 5  # how many times as long as an honest client it trains
-    bound: float | None = None  # the norm that it stays within; nothing: the one that is declared
+    bound: float | None = None  # the norm that it stays within; default: the one that is declared
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,7 @@ class DataSection(OpenSection):
 
     name: str = "digits"  # digits, mnist, fashion-mnist, cifar10, csv, npz, or package.module:function
     clients: Count = 20  # how many clients share the rows
-    examples_per_client: Count | None = None  # exactly with iid and shards, at most with dirichlet; nothing: all
+    examples_per_client: Count | None = None  # exactly with iid and shards, at most with dirichlet; default: all
     partition: Kind = "iid"  # how rows are dealt out to clients
     alpha: Positive = 0.5  # dirichlet: small is skewed
     min_size: Count = 10  # dirichlet: the fewest rows a client may hold

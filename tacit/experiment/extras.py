@@ -21,7 +21,7 @@ class AuditSection(Section):
     """`[audit]`: so many `canaries` are planted, each with a coin that decides whether it takes part. They are records under
     local DP with unit = "record", and clients where a client is what is protected."""
 
-    canaries: Annotated[int, Field(ge=2)] | None = None  # how many are planted; nothing: none
+    canaries: Annotated[int, Field(ge=2)] | None = None  # how many are planted; default: none
 
 
 class AttackSection(OpenSection):
@@ -59,8 +59,8 @@ class PersonalSection(Section):
     own model from round to round (MR-MTL), which is made of what it sends: it has the noise, and the epsilon, of that;
     `strength` is then in what is sent, and has to be said."""
 
-    kind: Literal["alone", "mean-regularised", "head"] | None = None  # nothing: none is made
-    strength: NotNegative | None = None  # how strongly it is held to the global one; nothing: chosen on the client
+    kind: Literal["alone", "mean-regularised", "head"] | None = None  # default: none is made
+    strength: NotNegative | None = None  # how strongly it is held to the global one; default: chosen on the client
     when: Literal["after", "during"] | None = (
         None  # made after the last round (the default), or kept from round to round
     )

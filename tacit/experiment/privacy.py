@@ -192,7 +192,7 @@ class Cyclic(Trusted):
     """Clients take turns in public, and the noise of rounds is correlated."""
 
     sampler: Literal["cyclic"] = "cyclic"  # in public, by turns
-    bands: Count | None = None  # over how many rounds noise is correlated; nothing: as many as there are groups
+    bands: Count | None = None  # over how many rounds noise is correlated; default: as many as there are groups
 
 
 class Distributed(PrivacySection):
@@ -280,7 +280,7 @@ class NewKey(Section):
 
     bits: Literal[2048, 3072, 4096] = 3072
     shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = (
-        None  # nothing: ordinary, or safe-prime if split
+        None  # default: ordinary, or safe-prime if split
     )
 
     @classmethod

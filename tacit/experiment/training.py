@@ -95,7 +95,7 @@ class TrainSection(Section):
     `weight_decay` are torch.optim.SGD's, `proximal` is FedProx's mu; `control` corrects each client's drift."""
 
     rounds: Count = 30  # how many rounds there are at most
-    clients_per_round: Count | None = None  # the cohort; nothing: everybody
+    clients_per_round: Count | None = None  # the cohort; default: everybody
     min_clients: Count = 1  # with fewer who can pay, a run ends
     local_steps: Count | Epochs | None = (
         None  # steps of a client in a round (10), or {epochs = 2}: passes over its rows
@@ -173,8 +173,8 @@ class ModelSection(OpenSection):
     low-rank adapters; under privacy the first factor is frozen unless it is "both"."""
 
     name: str = "logr"  # logr, mlp, cnn, cifar-cnn, hugging-face, or package.module:function
-    lora: Literal["first-frozen", "both"] | None = None  # which low-rank factors train; nothing: no adapters
-    start: Literal["other-records"] | None = None  # on whose records a run of Tacit trained it; nothing: on none
+    lora: Literal["first-frozen", "both"] | None = None  # which low-rank factors train; default: no adapters
+    start: Literal["other-records"] | None = None  # on whose records a run of Tacit trained it; default: on none
 
 
 class AggregateSection(OpenSection):
@@ -186,7 +186,7 @@ class AggregateSection(OpenSection):
 
     names_part: ClassVar[str] = "rule"
 
-    rule: str | None = None  # how updates are combined; nothing: by what budgets and kind suggest
+    rule: str | None = None  # how updates are combined; default: by what budgets and kind suggest
     most_share: Share | None = None  # of all epsilons, and of all examples, that one client counts for (10/clients)
 
 
@@ -205,7 +205,7 @@ class RunSection(Section):
     writers: tuple[str, ...] | None = None  # other tools that get every round
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of plain SGD on a GPU; DP-SGD refuses it
     evaluate_every: Count | None = None  # rounds from one test of the model to the next (1); the last is always tested
-    at_once: Annotated[bool, Strict()] | None = None  # clients in one stack; nothing: on a GPU
+    at_once: Annotated[bool, Strict()] | None = None  # clients in one stack; default: on a GPU
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class norm_bound(Rule):
     tensor([1.5000])
     """
 
-    bound: float | None = None  # the norm that updates are clipped to; nothing: the median norm of a round
+    bound: float | None = None  # the norm that updates are clipped to; default: the median norm of a round
     noise: float = 0.0  # the deviation of the noise that is added to the mean; no privacy
     sees = "rows"
     needs = ()

@@ -57,8 +57,8 @@ class pfa(Dividing):
 
     reading: Literal["paper", "code"] = "code"  # the paper's algorithm, or that of its released code
     rank: int = 1  # k, the directions of a block that private updates are projected on
-    blocks: Literal["model", "layer"] | None = None  # what is projected as one; nothing: as the reading has it
-    split: Literal["gmm", "kmeans", "top"] | None = None  # into public and private clients; nothing: by the reading
+    blocks: Literal["model", "layer"] | None = None  # what is projected as one; default: as the reading has it
+    split: Literal["gmm", "kmeans", "top"] | None = None  # into public and private clients; default: by the reading
     share: float = 0.1  # of the clients that `top` makes public
     weights: Literal["epsilon", "examples"] = "epsilon"  # by what clients are averaged
 

@@ -40,7 +40,7 @@ class random_effects(Rule):
     the mean by the old tau^2, estimates a new one and weighs by that. Memory and time do not grow with the rounds. Assumes:
     sigma_m is stated truthfully, and a client keeps its name from round to round."""
 
-    horizon: float | None = None  # H, the rounds over which noise averages out; nothing: those that are planned
+    horizon: float | None = None  # H, the rounds over which noise averages out; default: those that are planned
     caution: float = 2.0  # standard errors that a difference between clients must show
     sees = "rows"
     needs = ("noise_std",)

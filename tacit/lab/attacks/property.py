@@ -119,7 +119,7 @@ def dealt(population: Population, having: np.ndarray, *, seed: int, number: int)
 class property(Attack):
     """Games, each a run in which a coin deals every client rows with the property or without it, and somebody watches."""
 
-    classes: list[str | int] = field(default_factory=list)  # whose rows are the property; nothing: the first class
+    classes: list[str | int] = field(default_factory=list)  # whose rows are the property; default: the first class
     column: str = ""  # or this column
     value: str = ""  # with this value
     models: int = 2  # games, each a run
