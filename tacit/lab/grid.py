@@ -1,7 +1,5 @@
-"""`compare`: a grid of experiments times seeds, run side by side on this machine, as rows, files and figures.
-
-Every run is an ordinary one in a folder of its own, so it can be resumed, read and repeated by itself. Its epsilon is
-its own; what all of them spend together stands below the table (tacit/lab/compare/ledger.py), and they may share a ledger."""
+"""`compare`: a grid of experiments times seeds, run concurrently on this machine, as rows, files and figures.
+Every run is an ordinary one in a folder of its own, so it can be resumed, read and repeated alone."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -37,10 +35,9 @@ def compare(
     ledger: Path | str | None = None,
 ) -> list[Row]:
     """Runs every combination of `vary` with `seeds` seeds, writes tables and figures into `out`, and returns a row per cell.
-    The first seed is the experiment's `run.seed`. A finished run is never run again; with `resume` an unfinished one goes on. A run
-    that fails has its sentence in `row.runs`, and the others go on. Raises BadInput or RunExists before anything starts.
-    With `ledger` all runs are charged to that file, which other runs on the same data may share, each with its part of
-    privacy.delta; a grid that the clients cannot pay for as a whole raises BudgetExhausted before anything starts."""
+    A finished run is kept; with `resume` an unfinished one goes on. A run that fails has its sentence in `row.runs`. With
+    `ledger` all runs are charged to that file. Raises BadInput, RunExists, or BudgetExhausted for the grid as a whole, before
+    anything starts."""
     folder, values = Path(out), with_ledger(plain(experiment), vary, seeds=seeds, ledger=ledger)
     jobs = store.cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)

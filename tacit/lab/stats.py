@@ -13,7 +13,7 @@ from tacit import check
 from tacit.data.population import Population, rows_mark
 from tacit.engine.assemble import Parts, build, written
 from tacit.engine.ledgers import open_ledger
-from tacit.engine.queries import FILE, Replies, called, described, histograms_of, keep, kept
+from tacit.engine.queries import FILE, Columns, Replies, called, described, histograms_of, keep, kept, released
 from tacit.engine.run_folder import Folder, open_folder, refuse_taken
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.experiment import Experiment
@@ -24,7 +24,6 @@ from tacit.privacy.guarantee import FLOATS, ONE_RECORD, Words, promise, sentence
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.local.kind import OBSERVED
 from tacit.privacy.queries.mechanism import NoisyCounts
-from tacit.privacy.queries.ranges import Described
 from tacit.simulation import before_of, new_folder
 from tacit.types import Client
 from tacit.wire import digest_of
@@ -42,18 +41,17 @@ def stats(
     resume: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Counts, means and quantiles of the experiment's columns over all clients: of those that are named, else of all and the label.
-    Each client's answer costs `share` of what is left of its epsilon. With `privacy.ledger` that is charged where training is.
-    Guarantee: as for a round: paid on disk before noise is drawn, and drawn once; a folder that has answers is asked nothing again.
-    Raises: BadInput for a column that cannot be counted and for a kind of privacy that has no price per record; BudgetExhausted
-    where nobody can pay; LedgerError where answers and ledger do not fit together."""
+    """Counts, means and quantiles over all clients of the columns that are named, else of all and the label.
+    Guarantee: each answer costs `share` of what is left of a client's epsilon, paid on disk before its noise is drawn, once.
+    Raises: BadInput for what cannot be counted or has no price per record; BudgetExhausted; LedgerError where answers and ledger
+    disagree."""
     check.rate(share=share)
     refuse_per_client(experiment, "Statistics are priced per record")
     path = Path(out or new_folder(f"{experiment.name}-stats"))
     refuse_taken(path, resume=resume, force=force)
     before = before_of(experiment, path, resume=resume)
     parts = build(experiment, before=before)
-    query = histograms_of(experiment, parts.dataset, columns)
+    query = Columns(histograms_of(experiment, parts.dataset, columns))
     noises = _noises(parts, query, share)
     folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
     try:
@@ -66,7 +64,7 @@ def stats(
         folder.close()
 
 
-def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | None]:
+def _noises(parts: Parts, query: Columns, share: float) -> list[NoisyCounts | None]:
     """Every client's noise, by its share of what is left of its epsilon. Raises BadInput for a client that sets no limit."""
     population = parts.population
     if not parts.plan.priced:
@@ -80,7 +78,7 @@ def _noises(parts: Parts, query: Described, share: float) -> list[NoisyCounts | 
 
 
 def _answers(
-    parts: Parts, ledger: Ledger | None, folder: Folder, query: Described, noises: list[NoisyCounts | None]
+    parts: Parts, ledger: Ledger | None, folder: Folder, query: Columns, noises: list[NoisyCounts | None]
 ) -> Replies:
     question = digest_of(QUERY, repr(query), repr(noises))
     known = kept(folder.path).get(QUERY)
@@ -98,14 +96,8 @@ def _answers(
         clients = ledger.admit(clients, lambda client: prices[client.id])
     if not clients:
         raise BudgetExhausted("No client's remaining budget pays for these statistics; nothing was released.")
-    streams, counts, stds = parts.releases.streams(), {}, {}
-    for client in clients:
-        true, noise = query.count(client.x.cpu().numpy(), client.y.cpu().numpy()), noises[client.index]
-        stds[client.id] = 0.0 if noise is None else noise.noise_std
-        counts[client.id] = true.values
-        if noise is not None:
-            stream = streams(question, 0, client, QUERY)
-            counts[client.id] = noise.noise(noise.init(), stream, true)[1].vector.numpy()
+    counts = {client.id: released(parts, query, client, noises[client.index], question) for client in clients}
+    stds = {client.id: 0.0 if (noise := noises[client.index]) is None else noise.noise_std for client in clients}
     answers = Replies(called(ledger, attempt), counts, stds, question)
     keep(folder, QUERY, answers)
     return answers
@@ -123,13 +115,13 @@ def _clients(population: Population) -> list[Client]:
     return clients
 
 
-def _told(parts: Parts, ledger: Ledger | None, query: Described, answers: Replies, share: float) -> dict[str, Any]:
+def _told(parts: Parts, ledger: Ledger | None, query: Columns, answers: Replies, share: float) -> dict[str, Any]:
     guarantee = None
     if ledger is not None:
         words = Words(OBSERVED, ONE_RECORD, SAMPLER, assumes=FLOATS[1:])
         guarantee = spent_by(promise(parts.experiment, words), ledger, parts.population)
         ledger.close()
-    return described(parts, query, answers) | {
+    return described(parts, query.described, answers) | {
         "share": share,
         "guarantee": guarantee.record() if guarantee else None,
         "sentence": sentence(guarantee),

@@ -1,8 +1,7 @@
 """Runs concurrently: a few worker processes, each with one thread, fed one run at a time; and what a person sees meanwhile.
-
-A worker is a fresh interpreter (`python -m tacit.lab.worker`), not a fork: a fork after torch has used threads hangs. Tasks come in
-as lines on its standard input, events go out on its standard output, and what a run prints goes to standard error, its log. It has
-a session of its own, so Ctrl-C reaches the comparison alone, and ends when its input ends. One that dies takes only its own run."""
+A worker is a fresh interpreter (`python -m tacit.lab.worker`): a fork after torch has used threads hangs. Tasks come in as
+lines, events go out as lines, and what a run prints is its log. It has a session of its own, so Ctrl-C reaches the comparison
+alone, and ends when its input ends. One that dies takes only its own run."""
 
 import json
 import os
@@ -17,14 +16,11 @@ import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 import torch
-from rich.console import Console, Group
-from rich.live import Live
-from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from tacit.errors import TacitError
@@ -95,7 +91,7 @@ class _Worker:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # models and rules of the caller's own
         with log.open("ab") as errors:
             self._process = _start(errors, os.environ | ONE_THREAD | {"PYTHONPATH": path})
-        self._input, self.output = _pipe(self._process.stdin), _pipe(self._process.stdout)
+        self._input, self.output = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
 
     task: Task | None
 
@@ -148,33 +144,24 @@ def _start(errors: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[b
     return subprocess.Popen[bytes](command, start_new_session=True, env=environment, **pipes)
 
 
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise ValueError("Expected a worker with pipes.")
-    return stream
-
-
 class Display:
-    """A live panel on a terminal, a line per run elsewhere. Used as a context around `compare`."""
+    """A bar of all runs and one of each that goes on, on a terminal; a line per run elsewhere. A context around `compare`."""
 
     def __init__(self, console: Console):
-        self._console, self._live = console, None
-        self._bar = Progress(
-            MofNCompleteColumn(), TextColumn("runs"), BarColumn(), TextColumn("{task.description}"), console=console
-        )
+        self._console, self._live = console, console.is_terminal
+        columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
+        self._bars = Progress(*columns, console=console, transient=True, disable=not self._live)
+        self._running: dict[Task, TaskID] = {}
         self._left: dict[Task, int] = {}
-        self._running: dict[Task, int] = {}
         self._rounds = self._done = self._total = 0
         self._began = self._printed = time.monotonic()
-
-    _live: Live | None
 
     def __enter__(self) -> "Display":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live:
-            self._live.stop()
+            self._bars.stop()
 
     def begin(self, tasks: list[Task], waiting: list[Task], *, jobs: int) -> None:
         cells, runs = len({task.cell.slug for task in tasks}), len(tasks)
@@ -184,19 +171,17 @@ class Display:
         kept = f", {self._done} of them done before" if self._done else ""
         counted = f"{cells} cell{'s' * (cells != 1)}, {runs} run{'s' * (runs != 1)}{kept}"
         self._say(f"{counted}, {min(jobs, len(waiting))} side by side.")
-        if self._console.is_terminal and waiting:
-            self._task = self._bar.add_task("", total=self._total, completed=self._done)
-            self._live = Live(self._panel(), console=self._console, refresh_per_second=4, transient=True)
-            self._live.start()
+        self._runs = self._bars.add_task("runs", total=runs, completed=self._done)
+        if waiting:
+            self._bars.start()
 
     def watch(self, task: Task | None, event: Event) -> None:
         if task is not None:
             self._take(task, event)
-        if self._live:
-            self._bar.update(self._task, completed=self._done, description=self.time_left())
-            self._live.update(self._panel())
-        elif time.monotonic() - self._printed > EVERY_SECONDS:
-            running = ", ".join(f"{name(task)} at round {done}" for task, done in self._running.items())
+        self._bars.update(self._runs, completed=self._done, description=f"runs, {self.time_left()}")
+        if not self._live and time.monotonic() - self._printed > EVERY_SECONDS:
+            at = ((one, one.experiment.train.rounds - self._left[one]) for one in self._running)
+            running = ", ".join(f"{name(one)} at round {done}" for one, done in at)
             self._say(f"{self._done}/{self._total} runs, {self.time_left()}, running: {running}")
 
     def time_left(self) -> str:
@@ -208,23 +193,18 @@ class Display:
 
     def _take(self, task: Task, event: Event) -> None:
         if event["kind"] == "started":
-            self._running[task] = 0
+            self._running[task] = self._bars.add_task(name(task), total=task.experiment.train.rounds)
         elif event["kind"] == "round":
             self._rounds += "trained" in event  # a resumed run first says how far it had come
-            self._left[task], self._running[task] = task.experiment.train.rounds - event["rounds"], event["rounds"]
+            self._left[task] = task.experiment.train.rounds - event["rounds"]
+            self._bars.update(self._running[task], completed=event["rounds"])
         else:
-            self._running.pop(task, None)
+            self._bars.remove_task(self._running.pop(task))
             self._left[task] = 0
             self._done += 1
             how = f"failed: {event['sentence']}" if event["kind"] == "failed" else "done"
             if not self._live or event["kind"] == "failed":
                 self._say(f"{self._done}/{self._total} runs, {self.time_left()}: {name(task)} {how}")
-
-    def _panel(self) -> Panel:
-        table = Table.grid(padding=(0, 2))
-        for task, done in self._running.items():
-            table.add_row(Text(name(task)), Text(f"round {done}/{task.experiment.train.rounds}", style="dim"))
-        return Panel(Group(self._bar, table), expand=False)
 
     def _say(self, words: str) -> None:
         self._printed = time.monotonic()
@@ -236,11 +216,7 @@ def name(task: Task) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time as a person says it.
-
-    >>> span(7), span(100), span(8000)
-    ('7 s', '2 min', '2.2 h')
-    """
+    """A time as a person says it."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -4,7 +4,21 @@ import pytest
 
 from tacit.errors import BadInput
 from tacit.experiment.file import parse_value
-from tacit.lab.compare.grid import expand, for_some_alone, headings, label, parse_vary, split, taken_by, text, try_out
+from tacit.lab.compare.differences import holm, probability
+from tacit.lab.compare.grid import (
+    expand,
+    for_some_alone,
+    headings,
+    label,
+    parse_vary,
+    size,
+    split,
+    taken_by,
+    text,
+    try_out,
+)
+from tacit.lab.compare.results import last_rounds
+from tacit.lab.worker import span
 
 LOCAL = {"privacy": {"kind": "local", "epsilon": 3}}
 
@@ -32,6 +46,18 @@ def test_values_that_are_missing_or_not_closed_are_refused(values):
 @pytest.mark.parametrize("value", ["pfa", 3, 2.5, [1, 2.5], {"file": "a.csv"}, float("inf"), [[1], ["a"]]])
 def test_the_text_of_a_value_reads_back_as_the_value(value):
     assert parse_value(text(value)) == value
+
+
+def test_numbers_and_settings_are_said_as_people_say_them():
+    assert [size(2_500_000), size(1e13), span(7), span(100), span(8000)] == ["2.5 MB", "10 TB", "7 s", "2 min", "2.2 h"]
+    assert [probability(0.0412), probability(0.00003)] == ["0.041", "< 0.001"]
+    assert [last_rounds([60, 4]), last_rounds([])] == ["last 10 rounds, or all of a shorter run", "last 10 rounds"]
+    assert label({"aggregate.rule": "pfa", "privacy.epsilon": 3, "aggregate.rank": None}) == "pfa, epsilon 3"
+    assert holm([0.01, None, 0.04, 0.03]) == [0.04, None, 0.09, 0.09]
+    assert parse_vary(["a.rule=mean,pfa", "a.epsilon=[1, 2],3"]) == {
+        "a.rule": ["mean", "pfa"],
+        "a.epsilon": [[1, 2], 3],
+    }
 
 
 def test_every_combination_has_every_seed_in_the_order_given():

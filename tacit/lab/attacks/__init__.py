@@ -1,7 +1,6 @@
 """Attacks: what differential privacy is bought against, tried on a simulation. One file an attack; its name is the command's.
-
-An attack runs the experiment itself, as `tacit run` does, and sees what its attacker would see. A finding is about real members and
-carries no noise, so no epsilon covers it, and it is badged so."""
+An attack runs the experiment itself and sees what its attacker would see. A finding is about real members and carries no noise:
+no epsilon covers it."""
 
 import json
 import time
@@ -67,10 +66,9 @@ def attack(
     jobs: int | None = None,
     tell: Tell = lambda words: None,
 ) -> Finding:
-    """Attacks an experiment and writes `out`/attack-NAME.json; what the attack keeps is in `out`/attack-NAME/.
-    A finding of the same experiment and options is read and nothing is done again; a stopped attack goes on with what is finished.
-    Raises RunExists for another one's finding, unless `force` sets it aside; BadInput for rows that no file names and for a ledger
-    that others share."""
+    """Attacks an experiment and writes `out`/attack-NAME.json; what is finished is kept in `out`/attack-NAME/ and goes on.
+    The same experiment and options are read and not done again. Raises RunExists for another one's finding, unless `force` sets
+    it aside; BadInput for rows that no file names and for a shared ledger."""
     loaded, folder = load(name, **options or {}), Path(out)
     jobs = store.cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
@@ -108,11 +106,7 @@ def attack(
 
 
 def chosen(words: str | None, options: Options | None = None) -> list[str]:
-    """The attacks that `--attack` names, each loaded once with its options. Raises BadInput for what is wrong with one.
-
-    >>> chosen("backdoor"), chosen(None)
-    (['backdoor'], [])
-    """
+    """The attacks that `--attack` names, each loaded once with its options. Raises BadInput for what is wrong with one."""
     names, options = [word.strip() for word in (words or "").split(",") if word.strip()], options or {}
     if len(set(names)) < len(names):
         raise BadInput(f"Expected each attack of --attack once, got {', '.join(names)}.")

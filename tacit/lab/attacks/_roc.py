@@ -1,5 +1,4 @@
 """How well a score tells members from others: estimates with 95 % intervals, ROC curves; and pictures of reconstructions.
-
 AUC with DeLong's variance and shares by Clopper and Pearson, both clustered by whose answers they are, and by model."""
 
 import base64
@@ -51,11 +50,7 @@ class Scored:
 
 
 def auc(scored: Scored, *, of: str = "") -> Estimate:
-    """The probability that a member scores above somebody else, ties counting half, with its interval.
-
-    >>> auc(Scored.of(np.array([3.0, 1.0, 2.0, 0.0]), np.array([1, 1, 0, 0]))).value
-    0.75
-    """
+    """The probability that a member scores above somebody else, ties counting half, with its interval."""
     ins, outs = scored.scores[scored.member], scored.scores[~scored.member]
     above, under = _below(ins, outs), 1 - _below(outs, ins)  # of each member, and of each other
     value, n = float(above.mean()), len(scored.scores)
@@ -128,11 +123,7 @@ def _variance(parts: np.ndarray, groups: np.ndarray, models: np.ndarray | None) 
 
 
 def strip_of(rows: Mapping[str, np.ndarray], shape: tuple[int, ...], *, low: float, high: float) -> Strip:
-    """The first pictures of rows (picture, number) by their names; `low` is white, `high` black.
-
-    >>> strip_of({"records": np.array([[0.0, 1.0]])}, (1, 1, 2), low=0.0, high=1.0).rows
-    (('records', ('AP8=',)),)
-    """
+    """The first pictures of rows (picture, number) by their names; `low` is white, `high` black."""
     count = min(MOST_PICTURES, *(len(part) for part in rows.values()))
 
     def text(picture: np.ndarray) -> str:

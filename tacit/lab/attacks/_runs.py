@@ -1,7 +1,5 @@
 """What attacks share: runs of the very experiment on a chosen part of its clients' rows, trained or watched, and kept.
-
-Rows stay with their clients, and every client keeps its name and its budget. Who is in follows from the experiment's seed and the
-number of the run, so that a run resumes in whatever process."""
+Who is in follows from the experiment's seed and the number of the run, so that a run resumes in whatever process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,9 +1,8 @@
 """`backdoor`: what malicious clients reach, by round, beside what the clip alone leaves them (Bagdasaryan et al. 2020,
 arXiv:1807.00459; Sun et al. 2019, arXiv:1911.07963).
-
-The malicious clients are the experiment's own, in its table `[attack]`; without one a tenth of the clients replace the model.
-Clipping does nearly all of the work of differential privacy as a defence, so a run that promises some is shown with the same run
-without noise. Nobody malicious is the third: what the attack costs the model itself, and what the trigger does without it."""
+The malicious clients are those of `[attack]`; without it a tenth of the clients replace the model. Clipping does nearly all of
+the work of differential privacy as a defence, so a run that promises some is shown with the same run without noise, and with
+nobody malicious."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,7 +92,6 @@ def variants(experiment: Experiment, seeds: int) -> list[tuple[str, tuple[Experi
 
 
 def _measured(row: Row) -> dict[str, str]:
-    """What is measured of a cell, by its name for people: the key of its records."""
     main = {f"main {metrics.words(row.metric)}": row.metric}
     return main if row.cell.label == NOBODY else main | {BACKDOORED: BACKDOOR}
 

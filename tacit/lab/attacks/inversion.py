@@ -1,9 +1,6 @@
-"""`inversion`: the records themselves, from the update of one client, by an imprint: a server that sends a crafted model
-(Fowl et al. 2022, arXiv:2110.13057).
-
-The client takes one step on all of its records in a run of one round, so that all of epsilon is spent on that one noise: the least
-noise that it can have. Update, clip and noise are the package's own. Under noise the attacker knows its deviation, and computes the
-posterior mean under a Gaussian prior from public rows."""
+"""`inversion`: the records themselves, from one client's update, by an imprint (Fowl et al. 2022, arXiv:2110.13057).
+The client takes one step on all of its records in a run of one round: the least noise that epsilon allows. The attacker knows
+the noise's deviation, and computes the posterior mean under a Gaussian prior from public rows."""
 
 import math
 from collections.abc import Sequence
@@ -156,11 +153,7 @@ class inversion(Attack):
 
 
 def best(records: np.ndarray, candidates: np.ndarray, *, span: float) -> tuple[np.ndarray, np.ndarray]:
-    """The PSNR of the nearest candidate to each record, and which one that is.
-
-    >>> best(np.zeros((1, 4)), np.array([[1.0] * 4, [0.1] * 4]), span=1.0)[1]
-    array([1])
-    """
+    """The PSNR of the nearest candidate to each record, and which one that is."""
     if not len(candidates):
         return np.zeros(len(records)), np.zeros(len(records), int)
     errors = np.stack([((candidates - record) ** 2).mean(1) for record in records])

@@ -1,9 +1,7 @@
 """`membership`: was this record trained on? LiRA (Carlini et al. 2022, arXiv:2112.03570) and RMIA (Zarifzadeh, Liu, Shokri 2024,
 arXiv:2312.03262) ask the final model; FedMIA (Zhu et al. 2024, arXiv:2402.06289) asks the updates that the server gets.
-
-Half of every client's records train a model, drawn at random, and the other half its mirror. Every model is attacked in turn, with
-all others but its mirror as shadow models; they are runs of the very experiment, with its noise, from the same first model. The
-server of the third attack watches one run, and judges each client's update by those of the others."""
+Half of every client's records train a model, and the other half its mirror. Every model is attacked in turn, with all others but
+its mirror as shadow models; they are runs of the very experiment, with its noise, from the same first model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -186,9 +184,8 @@ def _others(models: int, target: int) -> np.ndarray:
 
 def fedmia(own: np.ndarray, others: np.ndarray) -> np.ndarray:
     """FedMIA (arXiv:2402.06289): how far a record's gradient points along its client's update, by round.
-    `own` (record) is the cosine with the update of the client that may have it, `others` (record, client) those with updates of
-    clients that cannot: the null. The paper takes the normal distribution function; with few others that is Student's t, which it
-    becomes with many. Of several rounds the scores are added."""
+    `own` (record) is the cosine with its client's update, `others` (record, client) those with others': the null. With few
+    others the paper's normal distribution is Student's t. Of several rounds the scores are added."""
     m = others.shape[1]
     spread = others.std(1, ddof=1) * np.sqrt(1 + 1 / m)
     return stats.t.cdf((own - others.mean(1)) / np.maximum(spread, 1e-30), df=m - 1)

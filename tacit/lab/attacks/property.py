@@ -1,8 +1,6 @@
 """`property`: have this client's rows a property that it keeps to itself? Melis et al. 2019 (arXiv:1805.04049, sec. 4.3), passive.
-
-Whoever sees single updates knows the model of a round, and has public rows. It trains, as a client would, on public rows with the
-property and on public rows without it, learns to tell the updates apart (a ridge classifier), and asks that about the updates of
-clients. The property need not be what the model is trained for, and a record's epsilon does not promise to hide it."""
+Whoever sees single updates knows the model of a round. It trains on public rows with the property and without it, learns to tell
+the updates apart (a ridge classifier), and asks that about clients' updates. A record's epsilon does not promise to hide it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

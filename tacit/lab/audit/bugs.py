@@ -1,7 +1,5 @@
 """Known bugs, wrapped around the real objects: `tacit audit --plant NAME` must find each of them.
-
-A bug takes a run's parts and returns them with a mechanism, a clip, a grid or weights that do something else than is priced; the
-price is that of the real ones. Production code knows nothing of this file."""
+A bug takes a run's parts and returns them doing something else than is priced; the price is that of the real ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -213,11 +211,7 @@ BUGS: dict[str, tuple[Prepare, tuple[type, ...]]] = {  # by name: the bug, and t
 
 
 def noise_factor(name: str) -> float | None:
-    """The factor of `noise=F`, below 1; None for a bug without one. Raises BadInput for a name that there is not.
-
-    >>> noise_factor("noise=0.5"), noise_factor("clip")
-    (0.5, None)
-    """
+    """The factor of `noise=F`, below 1; None for a bug without one. Raises BadInput for a name that there is not."""
     word, _, factor = name.partition("=")
     if word != "noise" or not factor:
         check.one_of(tuple(BUGS), **{"--plant": name})

@@ -1,9 +1,7 @@
 """What canaries show of a run, with limits: the noise, what one canary changed and how often it was drawn; and the epsilon of that.
-
-A canary's trace in a round is x = A n + (noise): n is how often it was drawn, known to the auditor, and A is 1, in clips, where the
-clip is what is priced. So A is a regression, the noise is the residual, and the rate is a count. Each part of the noise is tested
-too: a layer, a client, a round or a single coordinate without it would hardly be seen in the mean over all. Guesses of the
-canaries' coins give lower bounds on epsilon from one run (arXiv:2305.08846, arXiv:2410.22235)."""
+A canary's trace in a round is x = A n + (noise): n is how often it was drawn, and A is 1, in clips, where the clip is what is
+priced. So A is a regression, the noise is the residual, and the rate is a count. Each part of the noise is tested too. Guesses
+of the canaries' coins give lower bounds on epsilon from one run (arXiv:2305.08846, arXiv:2410.22235)."""
 
 import math
 from collections import defaultdict

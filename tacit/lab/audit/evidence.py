@@ -1,8 +1,6 @@
 """What an audit measured, with exact limits, and the verdict: every check of an audit at one level in total.
-
-Normal noise: sums of squares are chi-square (sigma^2 times). Draws: Clopper and Pearson 1934, from the binomial itself.
-Independence: of two independent normal vectors in n dimensions the squared cosine is Beta(1/2, (n-1)/2). Limits are one-sided,
-each wrong with probability at most `level`."""
+Sums of squares of normals are chi-square (sigma^2 times). Draws: Clopper and Pearson 1934. Of two independent normal vectors in
+n dimensions the squared cosine is Beta(1/2, (n-1)/2). Limits are one-sided, each wrong with probability at most `level`."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,6 @@
 """What an audit measures of each kind of privacy: the noise, what one unit can change, how often it is drawn, and the divisor.
-
-What clients release is read off the trainer's own messages. Under local DP the server's rule is post-processing, and is the mean;
-under central DP the server's sum is noised; under distributed DP every client adds a share of the noise before it seals."""
+What clients release is read off the trainer's own messages. Under local DP the server's rule is post-processing, and is the
+mean; under central DP the server's sum is noised; under distributed DP every client adds a share of the noise before it seals."""
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence

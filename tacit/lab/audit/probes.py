@@ -1,9 +1,7 @@
 """Rows and losses whose gradients are known, in the place of clients' own; all else of a run stays.
-
-A client keeps its number of records; all of them become one row. The loss is the experiment's own times a factor: 0, so that what
-is released is noise alone; so small that nothing is clipped, so that a sum counts who is in it; or so large that everything is.
-Two probes of one round have the same noise, since its key (tacit/engine/release.py) is left as it is, so that their difference is
-exact: that is for an auditor alone, who draws both; two real releases never share noise."""
+All records of a client become one row. The loss is the experiment's own times a factor: 0, so that what is released is noise
+alone; so small that nothing is clipped, or so large that everything is. Two probes of one round have the same noise, so that
+their difference is exact: that is for an auditor alone; two real releases never share noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

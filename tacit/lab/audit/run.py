@@ -194,12 +194,11 @@ def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged]
 
 def audit_run(*folders: Path, level: float = LEVEL) -> RunAudit:
     """Audits a finished run, or the canaries of several in total, and counts the look in each folder.
-    Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs that the
-    ledger will ever hold, whenever each is audited (`share`); at most as much by what is shown by either bound, and 3 in 50 of it
-    by dependence between rounds and by parts that lack noise. Where other runs name a ledger that began as one run's own, half as
-    much again; over all choices of runs that are pooled, twice as much.
-    Raises: BadInput for a run without canaries, one that goes on, the same one twice, and runs that promise different things, which
-    are never pooled; BadData for coins that are not those committed to."""
+    Guarantee: where every claim holds, one is rejected with probability at most `level` by what is measured over all runs that
+    the ledger will ever hold, whenever each is audited (`share`); as much by what is shown, and 3 in 50 of it by dependence and
+    quiet parts; half as much again where other runs name a ledger that began as one run's own, twice as much over all choices of
+    pooled runs. Raises BadInput for a run without canaries or an end, for the same one twice, and for runs that promise
+    different things; BadData."""
     return judged([_of_run(folder) for folder in folders], level=level)
 
 
@@ -236,8 +235,7 @@ def _of_run(folder: Path) -> Audited:
 
 
 def audit_site(site: Path, *, level: float = LEVEL) -> RunAudit:
-    """Audits the last run in which a site planted canaries.
-    Guarantee: it reads the site's own files and nothing else, and changes none but the count of looks.
+    """Audits the last run in which a site planted canaries; it changes nothing but the count of looks.
     Raises: BadInput where there is no such run, where its coins are not those committed to, or for files that are damaged."""
     runs = [name for name in layout.runs(site) if (layout.run_folder(site, name) / layout.CANARIES).exists()]
     if not runs:

@@ -1,7 +1,5 @@
 """The trainers of an audit: each is made of a run's own parts, into which `prepare` puts a probe and perhaps a bug.
-
-A site is a real one in a folder of its own, which gets requests as from a server and pays its ledger: it applies `prepare` to the
-parts that it has built itself, from its own files."""
+A site is a real one in a folder of its own, which gets requests as from a server and pays its ledger."""
 
 import os
 import tempfile

@@ -1,8 +1,6 @@
 """Paired differences between the cells of a comparison, over the seeds that both have (Student 1908; Holm 1979).
-
-Two runs with the same seed have the same rows, budgets and first weights, as far as what is varied lets them: what they have in
-common cancels in their difference, whose interval is narrower for it than those of the two means. Cells are compared that differ in
-one varied key, each pair once, the later of the grid less the earlier."""
+What two runs with one seed have in common (rows, budgets, first weights) cancels in their difference. Cells are compared that
+differ in one varied key, each pair once, the later of the grid less the earlier."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,11 +32,9 @@ class Scored:
 
 @dataclass(frozen=True)
 class Difference:
-    """What `cell` reaches beyond `than`, over the same seeds.
-    `mean` has `interval` on either side (95 %, Student t) and `p`, which is two-sided for a mean of zero; both are None for fewer
-    than three seeds, as the interval of a mean is, and where all seeds differ by the very same number, of whose spread nothing is
-    known. `p_holm` is `p` as Holm corrects it for all `comparisons` that were made: that any of those below 0.05 is chance has at
-    most a probability of 5 %."""
+    """What `cell` reaches beyond `than`, over the same seeds: a mean with its interval (95 %, Student t) and a two-sided `p`.
+    Both are None for fewer than three seeds, and where all seeds differ by the very same number, of whose spread nothing is
+    known. `p_holm` is corrected for all `comparisons`: that any of those below 0.05 is chance has at most a probability of 5 %."""
 
     cell: str
     than: str
@@ -76,11 +72,7 @@ def differences(cells: Sequence[Scored]) -> list[Difference]:
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Each p-value as Holm's step-down corrects it; None stays, and still counts as a comparison.
-
-    >>> holm([0.01, None, 0.04, 0.03])
-    [0.04, None, 0.09, 0.09]
-    """
+    """Each p-value as Holm's step-down corrects it; None stays, and still counts as a comparison."""
     known = sorted((p, place) for place, p in enumerate(values) if p is not None)
     found: list[float | None] = [None] * len(values)
     largest = 0.0
@@ -173,9 +165,5 @@ def pinned(rows: Sequence[Row]) -> list[str]:
 
 
 def probability(p: float) -> str:
-    """A p-value as papers print it.
-
-    >>> probability(0.0412), probability(0.00003)
-    ('0.041', '< 0.001')
-    """
+    """A p-value as papers print it."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,5 +1,4 @@
 """The figures of a comparison, each as .png, .svg and .pdf: its metric by round, cell, uplink, varied number and epsilon.
-
 Where promises differ, every name on a figure says what its epsilon is per, the promises stand below, and epsilons have no axis."""
 
 import math
@@ -16,17 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from tacit.errors import BadInput
+from tacit.lab.compare import results
 from tacit.lab.compare.grid import Cell, label, size
-from tacit.lab.compare.results import (
-    FEWEST_SEEDS,
-    Row,
-    last_rounds,
-    lengths,
-    over_rounds,
-    statements,
-    tested,
-    which_promise,
-)
+from tacit.lab.compare.results import Row
 from tacit.parts import metrics
 from tacit.table import with_interval
 
@@ -101,13 +92,15 @@ def _series(rows: Sequence[Row], without: Sequence[str]) -> list[tuple[Cell, lis
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    known = statements(rows)
-    return [row.cell.label if len(known) < 2 else f"{row.cell.label}: {which_promise(row, known)}" for row in rows]
+    known = results.statements(rows)
+    return [
+        row.cell.label if len(known) < 2 else f"{row.cell.label}: {results.which_promise(row, known)}" for row in rows
+    ]
 
 
 def _promises(rows: Sequence[Row]) -> list[str]:
     """The different promises as lines under a figure; none where there is only one."""
-    known = statements(rows) if len(statements(rows)) > 1 else []
+    known = results.statements(rows) if len(results.statements(rows)) > 1 else []
     return [line for number, words in enumerate(known, 1) for line in wrap(f"({number}) epsilon {words}", LINE)]
 
 
@@ -117,17 +110,18 @@ def _height(rows: Sequence[Row]) -> float:
 
 def _over(rows: Sequence[Row], more: str = "", *, interval: bool = False) -> str:
     seeds = len(rows[0].runs)
-    width = "" if not interval else " with 95 % interval" if seeds >= FEWEST_SEEDS else ", too few for an interval"
+    width = (
+        "" if not interval else " with 95 % interval" if seeds >= results.FEWEST_SEEDS else ", too few for an interval"
+    )
     return f"mean of {seeds} seeds{more}{width}" if seeds > 1 else "one seed"
 
 
 def _words(axes: Axes, rows: Sequence[Row], *, x: str, over: str, by: str = "", mean: bool = False) -> None:
-    """What the axes are, and the promises where they differ; above, whose metric by what, over which seeds."""
     below = _promises(rows)
     axes.set_xlabel("\n".join([x, *below]), fontsize=9 if below else None, parse_math=False)
     metric = metrics.words(rows[0].metric)
     if by:
-        last = f", mean of the {last_rounds(lengths(rows))}" if mean else ""
+        last = f", mean of the {results.last_rounds(results.lengths(rows))}" if mean else ""
         axes.set_ylabel(f"test {metric}{last}")
     words = f"{rows[0].cell.experiments[0].name}: {f'{metric} by {by}, ' if by else ''}{over}"
     axes.set_title(words, **TITLE)
@@ -159,8 +153,8 @@ def by_round(rows: Sequence[Row]) -> Figure:
     """Mean over seeds by round, with the band from the worst to the best seed."""
     figure, axes = canvas(height=_height(rows))
     for row, name, ink in zip(rows, _names(rows), styles(len(rows)), strict=True):
-        values = over_rounds(row, row.metric)
-        known = tested(values)
+        values = results.over_rounds(row, row.metric)
+        known = results.tested(values)
         values, rounds = values[:, known], known + 1
         mean = values.mean(axis=0)
         if len(values) > 1:
@@ -190,7 +184,7 @@ def by_cell(rows: Sequence[Row]) -> Figure:
     axes.set_yticks(range(len(rows)), _names(rows), parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
-    metric = f"test {metrics.words(rows[0].metric)}, mean of the {last_rounds(lengths(rows))}"
+    metric = f"test {metrics.words(rows[0].metric)}, mean of the {results.last_rounds(results.lengths(rows))}"
     _words(axes, rows, x=metric, over=_over(rows, " (small dots)", interval=True))
     return figure
 
@@ -199,8 +193,8 @@ def by_uplink(rows: Sequence[Row]) -> Figure:
     """The metric against what all clients have uploaded until then."""
     figure, axes = canvas(height=_height(rows))
     for row, name, ink in zip(rows, _names(rows), styles(len(rows)), strict=True):
-        values, sent = over_rounds(row, row.metric), over_rounds(row, "uplink_bytes", cumulated=True)
-        known = tested(values)
+        values, sent = results.over_rounds(row, row.metric), results.over_rounds(row, "uplink_bytes", cumulated=True)
+        known = results.tested(values)
         axes.plot(sent.mean(axis=0)[known], values.mean(axis=0)[known], markevery=[-1], markersize=6, label=name, **ink)
     log_axis(axes, size)
     said = f"{_over(rows)}; the mark is the last round"
@@ -213,13 +207,13 @@ def can_compare_epsilons(rows: Sequence[Row]) -> bool:
     """Whether all cells promise the same but for the number, and the numbers differ."""
     largest = [row.guarantee["epsilon"]["max"] for row in rows if row.guarantee]
     drawable = len(largest) == len(rows) > 1 and all(0 < one < float("inf") for one in largest)
-    return drawable and len(statements(rows)) == 1 and max(largest) > SAME * min(largest)
+    return drawable and len(results.statements(rows)) == 1 and max(largest) > SAME * min(largest)
 
 
 def by_epsilon(rows: Sequence[Row]) -> Figure:
     """The metric against the largest epsilon spent; lines join cells that differ in their budget alone.
     Raises BadInput where the cells do not make one and the same promise: then their epsilons are not one axis."""
-    if len(statements(rows)) != 1 or not all(row.guarantee for row in rows):
+    if len(results.statements(rows)) != 1 or not all(row.guarantee for row in rows):
         raise BadInput("Epsilons of different units or adversaries are not one axis: compare them in separate figures.")
     figure, axes = canvas(height=_height(rows))
     spent = {row.cell.label: row.guarantee["epsilon"]["max"] for row in rows if row.guarantee}
@@ -227,7 +221,7 @@ def by_epsilon(rows: Sequence[Row]) -> Figure:
     log_axis(axes, "{:g}".format)
     said = f"{_over(rows, interval=True)}; equal epsilons stand side by side"
     _words(axes, rows, x="", by="epsilon", over=said, mean=True)
-    below = "\n".join(["largest epsilon spent by a client (log scale)", *wrap(statements(rows)[0], LINE)])
+    below = "\n".join(["largest epsilon spent by a client (log scale)", *wrap(results.statements(rows)[0], LINE)])
     axes.set_xlabel(below, fontsize=9, parse_math=False)
     _legend(figure, axes)
     return figure

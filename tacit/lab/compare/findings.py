@@ -1,7 +1,5 @@
 """The finding of one attack: numbers with 95 % intervals, lines, pictures; and the findings in a folder, read again.
-
-A finding is about real members of a simulation and carries no noise: it is a researcher's measurement, and no epsilon covers it. A
-file is somebody's until it is checked: what is no finding is refused in a sentence, and numbers are finite or null."""
+A finding is measured on real members of a simulation, so no epsilon covers it. A file that is no finding is refused."""
 
 import base64
 import binascii

@@ -1,7 +1,6 @@
 """The grid of a comparison: every combination of the varied values, each with every seed, validated before anything runs.
-
-An option of `[aggregate]` goes only to the rules that take it, and `privacy.unit` stays with local DP, because central DP has one
-unit. Combinations that are then the same experiment are one cell."""
+An option of `[aggregate]` goes only to the rules that take it, and `privacy.unit` stays with local DP, because central DP has
+one unit. Combinations that are then the same experiment are one cell."""
 
 import hashlib
 import re
@@ -42,11 +41,7 @@ ASKED, BASE = COMPARISON, "base.toml"  # of a comparison's folder: what was aske
 
 
 def parse_vary(lines: Iterable[str]) -> dict[str, list[Any]]:
-    """`section.key=value,value` lines as keys and their values.
-
-    >>> parse_vary(["aggregate.rule=mean,pfa", "privacy.epsilon=[1, 2],3"])
-    {'aggregate.rule': ['mean', 'pfa'], 'privacy.epsilon': [[1, 2], 3]}
-    """
+    """`section.key=value,value` lines as keys and their values. Raises BadInput."""
     vary: dict[str, list[Any]] = {}
     for line in lines:
         key, separator, values = line.partition("=")
@@ -80,20 +75,12 @@ def split(values: str) -> list[str]:
 
 
 def text(value: Any) -> str:
-    """A value as a person would type it.
-
-    >>> text("pfa"), text(3), text([1.0, 2]), text({"file": "a.csv"})
-    ('pfa', '3', '[1.0, 2]', '{file = "a.csv"}')
-    """
+    """A value as a person would type it."""
     return value if isinstance(value, str) else dumps({"x": [value]}).strip()[len("x = [") : -len("]")]
 
 
 def label(varied: Mapping[str, Any], *, every_key: bool = False) -> str:
-    """A cell in words: texts alone, numbers after their key.
-
-    >>> label({"aggregate.rule": "pfa", "privacy.epsilon": 3, "aggregate.rank": None})
-    'pfa, epsilon 3'
-    """
+    """A cell in words: texts alone, numbers after their key."""
     words = []
     for key, value in varied.items():
         if value is None:
@@ -111,22 +98,14 @@ def short(words: str) -> str:
 
 
 def headings(keys: Iterable[str]) -> list[str]:
-    """The varied keys as column names: without their section, unless two would be the same.
-
-    >>> headings(["data.name", "model.name", "privacy.epsilon"])
-    ['data.name', 'model.name', 'epsilon']
-    """
+    """The varied keys as column names: without their section, unless two would be the same."""
     all_keys = list(keys)
     ends = [key.rpartition(".")[2].replace("_", " ") for key in all_keys]
     return [end if ends.count(end) == 1 else key for key, end in zip(all_keys, ends, strict=True)]
 
 
 def size(count: float) -> str:
-    """Bytes as a person reads them.
-
-    >>> size(2_500_000)
-    '2.5 MB'
-    """
+    """Bytes as a person reads them."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -149,11 +128,7 @@ class Cell:
 
 
 def expand(values: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], *, seeds: int) -> list[Cell]:
-    """All cells, in the order given. Raises BadInput in one sentence for the first that cannot be.
-
-    >>> [cell.label for cell in expand({}, {"train.rounds": [1, 2], "data.clients": [5]}, seeds=2)]
-    ['rounds 1, clients 5', 'rounds 2, clients 5']
-    """
+    """All cells, in the order given. Raises BadInput in one sentence for the first that cannot be."""
     check.at_least(1, seeds=seeds)
     _check_keys(vary)
     found: dict[str, tuple[dict[str, Any], Experiment]] = {}

@@ -1,13 +1,7 @@
-"""What the runs of a comparison cost together, for whoever sees all of them.
-
-Basic composition holds: together they are (sum of epsilon_i, sum of delta_i)-DP (Dwork & Roth 2014, theorem 3.16), of a grid that
-is fixed before anything runs, and of one that grew after a look too, as long as every run that was looked at is in the sum. Runs
-in the folder that are in the grid no more are in none, and that is said. With another seed a
-record may lie with another client; of every run the largest epsilon of any client is taken, which bounds it wherever it lies.
-A client is all its rows, so where rows are dealt out anew there are other clients, and what empties one of them changes many of the
-others: per client, runs are added only where the rows lie in the same hands, which other rows in a file change as well as another
-seed. Epsilons are added where unit, change of the data and adversary are the same, and nowhere else; what a run that did not end
-promises is what it wrote down before it released anything."""
+"""What the runs of a comparison cost in total, for whoever sees all of them (docs/how-to-compare.md).
+Basic composition (Dwork & Roth 2014, theorem 3.16): epsilons and deltas add up where unit, neighbouring relation and adversary
+are the same. With another seed a record may lie with another client, so of every run the largest epsilon of any client counts. A
+client is all its rows: per client, only runs with the rows in the same hands add up."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -49,9 +43,8 @@ def shared(cells: Iterable[Cell]) -> str | None:
 
 def refuse_unpaid(cells: Sequence[Cell], *, begun: bool) -> None:
     """Refuses a grid that shares a ledger and that its clients cannot pay for as a whole. Nothing is written.
-    A comparison that has `begun` is in the ledger already: there every run is held against it by itself.
-    Raises: BadInput where runs would not be comparable, or a ledger not theirs; BudgetExhausted where epsilon or delta do not last.
-    """
+    A comparison that has `begun` is in the ledger already: there every run is held against it alone. Raises: BadInput where runs
+    are not comparable or a ledger is not theirs; BudgetExhausted where epsilon or delta do not last."""
     path = shared(cells)
     if path is None:
         return
@@ -111,11 +104,9 @@ def sentences(cells: Sequence[Cell]) -> list[str]:
 
 @dataclass(frozen=True)
 class Together:
-    """The sum over the runs that promise one thing; `left_out` of them cannot be read, and are in no sum.
-    `ways` is in how many ways they deal rows out to clients, where a client is what is protected: then epsilon and delta are the
-    largest of the sums over the runs of one way, and nothing is said of whoever sees runs of several. `outside` is how many runs
-    lie in the folder that are in no sum, because they are in the grid no more. With `honest` it is said of no client that is
-    malicious in one of them."""
+    """The sum over the runs that promise one thing. `left_out` of them cannot be read; `outside` runs of the folder are in the
+    grid no more: neither are in it. `ways` is in how many ways rows are dealt out to clients that are protected as a whole: then
+    it is the largest sum over one way. With `honest` it is said of no client that is malicious in one of them."""
 
     unit: str
     relation: str
@@ -158,10 +149,9 @@ class Together:
 
 
 def together(rows: Iterable[Row]) -> list[Together]:
-    """One sum for every promise that the runs make, in the order of the table. Runs that did not end count by what they sealed.
-    Guarantee: for each promise, the joint release of its counted runs is (epsilon, delta)-DP for its unit, its relation and its
-    adversary, unless runs were seen that are in no sum (`outside`); per client, of those that have the rows in the same hands.
-    """
+    """One sum for every promise that the runs make. Runs that did not end count by what they sealed.
+    Guarantee: for each promise, the joint release of its counted runs is (epsilon, delta)-DP for its unit, relation and
+    adversary, unless runs were seen that are in no sum (`outside`); per client, of those that have the rows in the same hands."""
     rows, found = list(rows), dict[Promise, dict[str, list[Cost]]]()
     for row in rows:
         for run, experiment in zip(row.runs, row.cell.experiments, strict=True):
@@ -215,7 +205,6 @@ def _hands(experiment: Experiment) -> str:
 
 
 def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Together:
-    """The largest of the sums over the ways in which rows come to clients."""
     counted = [[cost for cost in costs if cost is not None] for costs in ways]
     sums = [[math.fsum(part) for part in zip(*costs, strict=True)] for costs in counted if costs]
     epsilon, delta = (max(part) for part in zip(*sums, strict=True)) if sums else (0.0, 0.0)

@@ -1,7 +1,6 @@
 """What a comparison found: a `Run` per folder, a `Row` per cell, and the mean with its interval over seeds.
-
-A run's score is the mean of its headline metric over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report an accuracy; the
-final one is kept too. An epsilon never loses its unit: record-level and client-level ones are different promises."""
+A run's score is the mean of its headline metric over its last 10 rounds, as Liu et al. (PVLDB 15(4), 2021) report an accuracy;
+the final one is kept too. An epsilon never loses its unit: record-level and client-level ones are different promises."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -129,21 +128,13 @@ class Row:
 
 
 def widest(spent: Sequence[dict[str, float | None]]) -> dict[str, float]:
-    """The widest range of epsilon over some runs; one without a bound is null in a run's files, and infinite.
-
-    >>> widest([{"min": 1.0, "max": 2.0}, {"min": 0.5, "max": None}])
-    {'min': 0.5, 'max': inf}
-    """
+    """The widest range of epsilon over some runs; one without a bound is null in a run's files, and infinite."""
     low, high = ([math.inf if one[end] is None else float(one[end] or 0) for one in spent] for end in ("min", "max"))
     return {"min": min(low), "max": max(high)}
 
 
 def estimate(numbers: Sequence[float], bounds: tuple[float, float] = ANYTHING) -> Estimate | None:
-    """The mean with Student's t interval, from three numbers on.
-
-    >>> estimate([0.8, 0.9, 1.0]).mean, round(estimate([0.8, 0.9, 1.0]).interval, 3), estimate([0.5]).interval
-    (0.9, 0.248, None)
-    """
+    """The mean with Student's t interval, from three numbers on."""
     count = len(numbers)
     if not count:
         return None
@@ -155,11 +146,7 @@ def estimate(numbers: Sequence[float], bounds: tuple[float, float] = ANYTHING) -
 
 
 def last_rounds(lengths: Iterable[int]) -> str:
-    """Over which rounds a score is the mean, in words: short runs have fewer than ten.
-
-    >>> last_rounds([60, 60]), last_rounds([4]), last_rounds([60, 4])
-    ('last 10 rounds', 'last 4 rounds', 'last 10 rounds, or all of a shorter run')
-    """
+    """Over which rounds a score is the mean, in words: short runs have fewer than ten."""
     counts = {min(LAST_ROUNDS, length) for length in lengths} or {LAST_ROUNDS}
     low, high = min(counts), max(counts)
     if high == 0:
@@ -223,11 +210,7 @@ def over_rounds(row: Row, key: str, *, cumulated: bool = False) -> np.ndarray:
 
 
 def tested(values: np.ndarray) -> np.ndarray:
-    """The places of rounds that are known in every run, of values by runs and rounds.
-
-    >>> tested(np.array([[0.1, math.nan, 0.3], [0.2, 0.3, 0.4]])).tolist()
-    [0, 2]
-    """
+    """The places of rounds that are known in every run, of values by runs and rounds."""
     return np.flatnonzero(np.isfinite(values).all(axis=0))
 
 

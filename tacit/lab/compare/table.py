@@ -1,7 +1,5 @@
 """The tables of a comparison: for people (terminal, Markdown, LaTeX) and for programs (CSV, JSON).
-
-A row per cell, in the order of the grid. `compare.csv` has a row per run, `rounds.csv` per round of every run, `differences.csv`
-per pair of cells, and `together.json` what all runs cost in total."""
+A row per cell; `compare.csv` has one per run, `rounds.csv` per round of every run, `differences.csv` per pair of cells."""
 
 import json
 import math
@@ -15,24 +13,10 @@ from rich.text import Text
 from tacit import store
 from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.malicious import BADGE
-from tacit.lab.compare import differences, ledger
+from tacit.lab.compare import differences, ledger, results
 from tacit.lab.compare.findings import AUC
 from tacit.lab.compare.grid import for_some_alone, headings, short, size, text
-from tacit.lab.compare.results import (
-    BACKDOORED,
-    CONFIDENCE,
-    FEWEST_SEEDS,
-    Row,
-    Run,
-    client_columns,
-    client_notes,
-    client_record,
-    last_rounds,
-    lengths,
-    statements,
-    units,
-    which_promise,
-)
+from tacit.lab.compare.results import Row, Run
 from tacit.parts import metrics
 from tacit.table import COUNT, EPSILON, INTERVAL, Column, Kind, Table, csv_of, filled, for_json, scalars, with_interval
 
@@ -55,14 +39,19 @@ COPIED = (
 
 def cells(rows: Sequence[Row]) -> Table:
     """The table of the cells. Each unit of privacy has its own column: their epsilons are not comparable."""
-    keys, known, promises, metric = list(rows[0].cell.varied), units(rows), statements(rows), rows[0].metric
+    keys, known, promises, metric = (
+        list(rows[0].cell.varied),
+        results.units(rows),
+        results.statements(rows),
+        rows[0].metric,
+    )
     found = [Column(name, [_value(row, key, known) for row in rows]) for key, name in _named(keys).items()]
     found = found or [Column("experiment", [row.cell.label for row in rows])]
-    heading = f"{metrics.words(metric)} ({last_rounds(lengths(rows))})"
+    heading = f"{metrics.words(metric)} ({results.last_rounds(results.lengths(rows))})"
     found.append(Column(heading, [row.score for row in rows], INTERVAL, f"{metric}_last_10"))
     found.append(Column("", [row.final for row in rows], INTERVAL, f"{metric}_final"))
-    found += client_columns(rows)
-    keys_of = {BACKDOORED: f"{BACKDOOR}_last_10"}
+    found += results.client_columns(rows)
+    keys_of = {results.BACKDOORED: f"{BACKDOOR}_last_10"}
     found += [
         Column(f"{name}*", [row.attacks.get(name) for row in rows], INTERVAL, keys_of.get(name, name.replace(" ", "_")))
         for name in attacked(rows)
@@ -71,7 +60,7 @@ def cells(rows: Sequence[Row]) -> Table:
         spent = [row.epsilon(unit) or (_no_promise(row) if row.guarantee is None else None) for row in rows]
         found.append(Column(f"epsilon spent per {unit}", spent, EPSILON, f"epsilon_per_{unit}"))
     if len(promises) > 1:
-        which = [which_promise(row, promises) if row.guarantee else _no_promise(row) for row in rows]
+        which = [results.which_promise(row, promises) if row.guarantee else _no_promise(row) for row in rows]
         found.append(Column("guarantee", which))
     traffic = {"up": "uplink_bytes", "down": "downlink_bytes", "seconds": "seconds", "": "rounds"}
     for name, key in traffic.items():
@@ -114,10 +103,10 @@ def notes(rows: Sequence[Row]) -> list[str]:
         said.append(f"Models were tested every {often} rounds and after the last: means are over tested rounds.")
     said += for_some_alone([row.cell for row in rows])
     said += differences.notes(rows)
-    said += client_notes(rows)
+    said += results.client_notes(rows)
     if attacked(rows):
         said.append(_attacked(rows))
-    promises = statements(rows)
+    promises = results.statements(rows)
     if not promises:
         return [*said, "No privacy is promised."]
     if len(promises) == 1:
@@ -125,7 +114,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     else:
         said.append("Epsilon: smallest to largest spent by a client; the promises differ, each row names its own:")
         said += [f"({number}) {promise}." for number, promise in enumerate(promises, 1)]
-    if len(units(rows)) > 1:
+    if len(results.units(rows)) > 1:
         said.append("Epsilons per record and per client measure different things, so no figure has an epsilon axis.")
     return [*said, *ledger.notes(rows)]
 
@@ -134,16 +123,16 @@ def _over(row: Row) -> str:
     seeds, ends = len(row.runs), [f"{end:g}" for end in metrics.bounds(row.metric) if math.isfinite(end)]
     if seeds == 1:
         return "one seed, so no interval."
-    if seeds < FEWEST_SEEDS:
+    if seeds < results.FEWEST_SEEDS:
         return f"mean over {seeds} seeds, which are too few for an interval."
     cut = f", cut at {' and '.join(ends)}" if ends else ""
-    return f"mean over {seeds} seeds ± {100 * CONFIDENCE:g} % interval (Student t{cut})."
+    return f"mean over {seeds} seeds ± {100 * results.CONFIDENCE:g} % interval (Student t{cut})."
 
 
 def _attacked(rows: Sequence[Row]) -> str:
     found = [f"* What an attack reached: measured on a simulation, {BADGE}."]
     names = attacked(rows)
-    if BACKDOORED in names:
+    if results.BACKDOORED in names:
         found.append(
             "A backdoor accuracy is the share of test rows with the trigger that are taken for the attackers' class; an epsilon is"
             " about honest clients. Clipping does nearly all of the work of DP as a defence: compare it with clip only"
@@ -153,7 +142,7 @@ def _attacked(rows: Sequence[Row]) -> str:
         found.append("An AUC of 0.5 is guessing, 1 is certainty.")
     if any(name.startswith("property ") for name in names):
         found.append("A property of many rows is not what an epsilon per record hides.")
-    if names != [BACKDOORED] and len(rows[0].runs) == 1:
+    if names != [results.BACKDOORED] and len(rows[0].runs) == 1:
         found.append("Of one seed, intervals are the attacks' own, over their records or clients.")
     return " ".join(found)
 
@@ -175,7 +164,6 @@ def _trouble(row: Row) -> str:
 
 
 def _tables(rows: Sequence[Row], trouble: Sequence[str]) -> list[Table]:
-    """The tables that people read: the cells, with a column for trouble where there is any, and the differences."""
     first, second = cells(rows), differences.table(rows)
     columns = [*first.columns, Column("trouble", trouble)] if any(trouble) else first.columns
     return [Table(columns, first.notes), *([second] if second.columns else [])]
@@ -201,7 +189,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 def write(out: Path, rows: Sequence[Row]) -> None:
     """Writes every table into the folder of a comparison."""
-    known, found, pairs = units(rows), cells(rows), differences.table(rows)
+    known, found, pairs = results.units(rows), cells(rows), differences.table(rows)
     runs = [
         _varied(row) | {"folder": str(run.folder.relative_to(out))} | run_record(run, known, metric=row.metric)
         for row in rows
@@ -255,7 +243,7 @@ def run_record(run: Run, known: Sequence[str], *, metric: str) -> dict[str, Any]
     record: dict[str, Any] = {"seed": run.seed}
     record |= dict(zip((f"{metric}_last_10", f"{metric}_final"), scores, strict=True))
     record |= {} if run.backdoor is None else {f"{BACKDOOR}_last_10": run.backdoor}
-    record |= client_record(run, metric=metric)
+    record |= results.client_record(run, metric=metric)
     record |= {key: summary.get(key) for key in COPIED}
     record |= {f"noise_multiplier_{which}": noise.get(which) for which in ("min", "median", "max")}
     record |= {key: promise.get(key) for key in PROMISE}
@@ -282,6 +270,6 @@ def record(rows: Sequence[Row]) -> list[dict[str, Any]]:
         one["guarantee"] = {key: promise[key] for key in (*PROMISE, "epsilon")} if promise else None
         one["failed"] = {str(run.seed): run.failure for run in row.runs if run.failure}
         one["differences"] = own
-        one["seeds"] = [run_record(run, units([row]), metric=row.metric) for run in row.runs]
+        one["seeds"] = [run_record(run, results.units([row]), metric=row.metric) for run in row.runs]
         found.append(for_json(one, infinite=str))
     return found

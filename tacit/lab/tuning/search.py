@@ -1,8 +1,7 @@
 """`tune`: prices a search, pays for all of it, runs it, publishes the best, and says in words what is promised of it.
-
-Its folder: `base.toml` and `tune.toml` (what was asked), `search.json` (its name in the ledger), the ledger, `runs`, `begun.json`
-(which of them may have released something), and `best`: settings, model, how rows are read, score and promise. Of copies of a
-folder, and of older ones that were put back, one alone has each start in the ledger."""
+Its folder: what was asked, `search.json` (its name in the ledger), the ledger, `runs`, `begun.json` (which of them may have
+released something), and `best`. Of copies of a folder, and of older ones that were put back, one alone has each start in the
+ledger."""
 
 import hashlib
 import json
@@ -74,12 +73,9 @@ def tune(
     force: bool = False,
     announce: Announce | None = None,
 ) -> dict[str, Any]:
-    """Searches the grid of `vary` by so many runs, candidate by candidate, and returns the summary of the best; it is in
-    `out`/best. `announce` is told the price, and the unit it is for, before anything is charged.
-    Guarantee: that of `promised`, at a price that is on the ledger before anything is run. What is killed goes on with
-    `resume`, at no further price.
-    Raises: BadInput for what cannot be searched, BudgetExhausted where it cannot be paid for, LedgerError for a ledger that is not
-    its own, TrainingDiverged where no run ended well. Nothing is charged before all was tried that needs no training."""
+    """Searches the grid of `vary` by so many runs, candidate by candidate; returns the summary of the best, which is in `out`/best.
+    Guarantee: that of `promised`, at a price that is on the ledger before anything is run, and paid once, whatever is killed.
+    Raises: BadInput for what cannot be searched, BudgetExhausted, LedgerError, TrainingDiverged where no run ended well."""
     path, values = Path(out), plain(experiment)
     KEPT.refuse_taken(path, resume=resume, force=force)
     if resume and (known := finished(path)) is not None:
@@ -172,9 +168,7 @@ def _best_run(folder: Folder, priced: Priced, ledger: Ledger) -> tuple[Path, Can
 def _ran(
     place: Path, candidate: Candidate, *, trial_id: str, begun: Callable[[Parts], None]
 ) -> tuple[float, str] | None:
-    """Runs, or goes on with, one run; its place in the order by which the best is chosen, or None where it has no score: it
-    diverged, or its metric cannot be told of the model.
-    `begun` is told when its folder and ledger are there, before it releases anything.
+    """Runs, or goes on with, one run. Its place in the order by which the best is chosen, or None where it has no score.
     Guarantee: the order is total, and a function of what is released: the score, then a hash of the model."""
     if not (place / SUMMARY).exists():
         try:
@@ -189,13 +183,8 @@ def _ran(
 
 
 def score_of(experiment: Experiment, summary: Mapping[str, Any]) -> float | None:
-    """A run's score by its metric, the higher the better; None where it has none, or one that is no number.
-
-    On public rows, or, where clients hold rows out, what they answered about those: counts with their noise, and nothing else.
-
-    >>> score_of(Experiment(task={"kind": "regression"}), {"test_rmse": 2.0}), score_of(Experiment(), {"test_accuracy": None})
-    (-2.0, None)
-    """
+    """A run's score by its metric, the higher the better; None where it has none, or one that is no number: on public rows, or,
+    where clients hold rows out, what they answered about those: counts with their noise, and nothing else."""
     name = headline(experiment)
     score = summary.get(f"test_{name}")
     if experiment.data.held_out is not None:
@@ -256,8 +245,8 @@ def _begin(
     runs: int,
     before: Before,
 ) -> Folder:
-    """Writes down what was asked, once, and names the search for its ledger; of one that goes on, looks that nothing else is asked.
-    Raises: BadInput where a search would go on with other settings, or nobody knows its name any more."""
+    """Writes down what was asked, once, and names the search for its ledger. Raises BadInput where something else is asked
+    of one that goes on, or nobody knows its name any more."""
     texts = KEPT.texts(values, vary, runs)
     ledger = values.get("privacy", {}).get("ledger")
     if not (path / KEPT.file).exists():
@@ -309,7 +298,6 @@ def _begun(path: Path) -> dict[int, list[str]]:
 
 
 def _publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
-    """Makes `best` of a run's folder, whole or not at all."""
     made = path / f".{BEST}.new"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
