@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import tacit
-from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.ledger.ledger import Ledger
 
 EXAMPLES, SIDE, CLASSES = 60, 28, 10

@@ -22,7 +22,7 @@ from tacit.engine.evaluate import STAGES
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import promise, sentence
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.local.kind import SampledGaussian, promised
+from tacit.privacy.local import SampledGaussian, promised
 from tacit.report.page import write_page
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from tacit.errors import Refused
 from tacit.privacy import samplers
-from tacit.privacy.local.kind import LocalPlan, record_steps
+from tacit.privacy.local import LocalPlan, record_steps
 
 DISTRIBUTIONS = ("mixgauss1", "mixgauss2", "mixgauss3", "mixgauss4", "uniform", "gauss", "pareto")
 RULES = ("mean", "weighted", "inverse-variance", "random-effects", "robust", "public-only", "random-projection", "pfa")

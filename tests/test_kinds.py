@@ -144,8 +144,7 @@ def test_a_plan_is_three_protocols_of_at_most_six_members_each():
 def test_nobody_asks_which_kind_a_plan_is_of_outside_the_kinds_own_rooms():
     asking = re.compile(r"isinstance\([^)]*\b\w*[Pp]lan\b|\w*Plan\)|privacy\.kind (==|!=|in\b|not in\b)")
     own = (
-        "privacy/none.py",
-        "privacy/local/",
+        "privacy/local.py",
         "privacy/central/",
         "privacy/distributed/",
         "privacy/plan.py",

@@ -13,7 +13,7 @@ from tacit.algorithms.local_dp import LocalDP
 from tacit.errors import Refused
 from tacit.privacy import samplers
 from tacit.privacy.guarantee import EMPTIED, Words
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import Plan
 from tacit.privacy.samplers import Participation
 from tacit.training.sgd import NoisedUpdate

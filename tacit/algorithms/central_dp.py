@@ -9,14 +9,14 @@ turn."""
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from dp_accounting import DpEvent
 
 from tacit.algorithms import local_for_round, printable
 from tacit.errors import BadInput
-from tacit.privacy.mechanism import LEAST_CLIP, MOST_CLIP, AdaptiveClip, CohortMechanism, ExactSum, TurnMechanism
+from tacit.privacy.mechanism import CohortMechanism, ExactSum
 from tacit.random import Derive, Stream
 from tacit.training.batches import later, sent
 from tacit.training.optimizer import ServerOptimizer
@@ -25,6 +25,23 @@ from tacit.types import Bounded, Client, Message, Raw, State
 from tacit.wire import digest_of, tensor_bytes
 
 TOGETHER = 64  # updates on a device that are clipped and added at once
+LEAST_CLIP, MOST_CLIP = 1e-9, 1e9  # how far a clip adapts: beyond, the noise that goes with it leaves float32
+
+
+@dataclass(frozen=True)
+class QuantileClip:
+    """The clip follows the quantile gamma of the norms: C <- C exp(-eta (b - gamma)), b the noised share within C. If too
+    many updates were within C, it shrinks. Algorithm 1 of arXiv:1905.03871. Guarantee: it sees nothing of the updates but
+    the noised share, so that it is post-processing and costs nothing more."""
+
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+
+    def next(self, mechanism: CohortMechanism, within: Sequence[bool], stream: Stream) -> float:
+        """The clip of the next round; that of this round is the mechanism's."""
+        b = mechanism.noised_share(stream, sum(within), len(within))
+        moved = mechanism.clip * math.exp(-self.learning_rate * (b - self.quantile))
+        return min(max(moved, LEAST_CLIP), MOST_CLIP)
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,7 @@ class CentralDP:
     expected_weight: float  # q W
     local: Local
     optimizer: ServerOptimizer
-    adapt: AdaptiveClip | None = None
+    adapt: QuantileClip | None = None
     groups: tuple[frozenset[str], ...] = ()
 
     def init(self, params: torch.Tensor) -> State:
@@ -98,7 +115,7 @@ class CentralDP:
         mechanism = self.mechanism.at(float(received.tensors["clip"]))
         if not _in_rows(mechanism):
             return None
-        scales: torch.Tensor = mechanism.bound_rows(updates)  # pyright: ignore[reportAttributeAccessIssue] - by `_in_rows`
+        scales: torch.Tensor = mechanism.bound_rows(updates)
         updates.mul_(scales[:, None])
         return scales
 
@@ -116,7 +133,7 @@ class CentralDP:
         total = ExactSum(state.params, clip=mechanism.clip, most=len(self.weights))
         if not self.groups:
             return Summing(self, state, mechanism, total, self.weights)
-        if (turn := cast(TurnMechanism, mechanism).round_of(state.memory)) != round:
+        if (turn := mechanism.round_of(state.memory)) != round:
             raise BadInput(f"The noise is that of round {turn + 1}, and this is round {round + 1}.")
         return Summing(self, state, mechanism, total, self.groups[round % len(self.groups)])
 
@@ -166,7 +183,7 @@ class Summing:
         if not self.waiting:
             return
         rows, mechanism = torch.stack(list(self.waiting.values())), self.mechanism
-        scales = mechanism.bound_rows(rows)  # pyright: ignore[reportAttributeAccessIssue] - by `_in_rows`
+        scales = mechanism.bound_rows(rows)
         own = torch.tensor([self.algorithm.weights[name] for name in self.waiting], dtype=rows.dtype)
         self.total.add_rows(rows, sent(own, rows.device) * scales)
         self.added.append((list(self.waiting), later(scales)))

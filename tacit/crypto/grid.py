@@ -1,9 +1,7 @@
-"""From a real vector to integers whose sum is private and exact, and back.
-
-Sources: stochastic and conditional rounding, and the random rotation, from Kairouz, Liu, Steinke 2021 (arXiv:2102.06387),
-Algorithm 1 and Proposition 22. Guarantee: every vector that `quantise` returns has a sum of squares of at most
-`l2_squared`, checked on the integers themselves: a rounding that came out longer is drawn again, so the sensitivity is a
-fact and not an event of high probability. The vector of a client that stays out is zero, on the grid too."""
+"""From a real vector to integers whose sum is private and exact, and back: stochastic and conditional rounding, and the
+random rotation, of Kairouz, Liu, Steinke 2021 (arXiv:2102.06387), Algorithm 1 and Proposition 22. Guarantee: every vector
+that `quantise` returns has a sum of squares of at most `l2_squared`, checked on the integers: a rounding that came out longer
+is drawn again."""
 
 import math
 from collections.abc import Sequence
@@ -79,10 +77,8 @@ class Grid:
 
     def quantise(self, vector: np.ndarray, *, stream: Stream, round: int = 0, weight: float = 1.0) -> Quantised:
         """Clips to norm C, weighs, rotates by public signs of the round, and rounds each coordinate up or down at random.
-
         Guarantee: whatever the vector, the integers' sum of squares is at most `l2_squared` and none is beyond `largest`.
-        Raises: BadInput for a vector that is not finite or has another size, and a weight outside (0, 1].
-        """
+        Raises: BadInput for a vector that is not finite or has another size, and a weight outside (0, 1]."""
         check.rate(weight=weight)
         x = np.asarray(vector, dtype=np.float64)
         if x.shape != (self.size,):
@@ -183,12 +179,9 @@ class SumGrid:
         return 2.0 * math.exp(-LOG_BETA)
 
     def quantise(self, total: np.ndarray, *, stream: Stream) -> RoundedSum:
-        """The integers of a sum of clipped gradients. What is not finite counts as zero. Raises: BadInput for a sum of another
-        size.
-
-        Guarantee: for two sums whose difference has norm at most `clip`, rounded with the same stream, the integers differ by a
-        sum of squares of at most `l2_squared`, but for probability `failure`. The stream is used alike whatever the sum.
-        """
+        """The integers of a sum of clipped gradients; what is not finite counts as zero. Guarantee: two sums whose difference
+        has norm at most `clip`, rounded with the same stream, differ by a sum of squares of at most `l2_squared`, but for
+        probability `failure`; the stream is used alike whatever the sum. Raises: BadInput for a sum of another size."""
         x = np.asarray(total, dtype=np.float64)
         if x.shape != (self.size,):
             raise BadInput(f"Expected a sum of {self.size} numbers, got shape {x.shape}.")
@@ -209,10 +202,8 @@ WIDEST = 62  # bits of a lane: sums are int64
 @dataclass(frozen=True)
 class Lanes:
     """`count` integers of at most `reach` in size, in numbers below 2^plaintext_bits, of which up to `reports` are added.
-
-    Guarantee: the sum of up to `reports` packed vectors unpacks to the sum of the vectors, exactly. A sum that no packed
-    vectors have is refused; a false sum within all ranges is not seen here.
-    """
+    Guarantee: such a sum of packed vectors unpacks to the sum of the vectors, exactly. A sum that no packed vectors have is
+    refused; a false sum within all ranges is not seen here."""
 
     count: int
     reach: int
@@ -257,8 +248,7 @@ class Lanes:
 
     def unpack(self, numbers: Sequence[int], *, reports: int) -> np.ndarray:
         """The integers in a sum of `reports` packed vectors, which must be true. Raises: GridOverflow for a sum out of range;
-        BadInput.
-        """
+        BadInput."""
         if not 1 <= reports <= self.reports:
             raise GridOverflow(f"A sum of {reports} reports does not fit lanes made for at most {self.reports}.")
         if len(numbers) != self.numbers:

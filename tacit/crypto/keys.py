@@ -1,10 +1,7 @@
-"""Keys: made, and on disk in the JSON form that python-paillier's `pheutil` reads and writes; and who the members of a run are.
-
-What is Tacit's own (the shape, h_s, the short primes) stands under "tacit", which `pheutil` passes over. A key made by `pheutil`
-is an ordinary one without h_s, so its randomisers cost a whole exponentiation.
-
-Every client has an Ed25519 key (RFC 8032), as a JSON web key (RFC 8037). The public halves of all members lie in one folder that
-everybody has. Which keys belong to which institution is agreed outside Tacit: whoever can change that folder can invent members."""
+"""Keys, made and on disk, in the JSON form that python-paillier's `pheutil` reads and writes (what is Tacit's own stands
+under "tacit", which it passes over); and who the members of a run are: every client has an Ed25519 key (RFC 8032), as a JSON
+web key (RFC 8037), and everybody a folder with all public halves. Which keys belong to which institution is agreed outside
+Tacit."""
 
 import hashlib
 import json
@@ -107,11 +104,9 @@ def _small_primes() -> list[int]:
 
 
 def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
-    """A new key from the operating system's entropy. Raises: BadInput for a size that is not one of SIZES, or an unknown shape.
-
-    Guarantee: n has exactly `bits` bits; p and q are random primes of half of them, both 3 modulo 4, at least 2^(bits/2 -
-    100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to (p - 1)(q - 1). `least_bits` is for tests alone.
-    """
+    """A new key from the operating system's entropy. Guarantee: n has exactly `bits` bits; p and q are random primes of half
+    of them, both 3 modulo 4, at least 2^(bits/2 - 100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to
+    (p - 1)(q - 1). Raises: BadInput for a size that is not one of SIZES (`least_bits` is for tests), or an unknown shape."""
 
     def new_prime() -> tuple[mpz, mpz | None]:
         if shape == "short-exponent":
@@ -160,11 +155,8 @@ def bytes_from_text(text: str) -> bytes:
 
 
 def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False) -> None:
-    """Writes a record as JSON, complete and on the disk or not at all. Raises: BadInput, also for a file that stands, without
-    `force`.
-
-    Guarantee: the file has exactly this mode; a secret is never readable by others, not for a moment.
-    """
+    """Writes a record as JSON, complete and on the disk or not at all, with exactly this mode: a secret is never readable by
+    others. Raises: BadInput, also for a file that stands, without `force`."""
     content = (json.dumps(record, indent=1) + "\n").encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,8 +172,7 @@ def write(path: Path, record: dict[str, Any], *, mode: int, force: bool = False)
 
 def read(path: Path, *, secret: bool) -> dict[str, Any]:
     """The JSON object in a key file; if it is `secret`, nobody else has any right to the very file that is read. Raises:
-    KeyRefused.
-    """
+    KeyRefused."""
     try:
         with path.open("rb") as stream:
             state = os.fstat(stream.fileno())
@@ -346,9 +337,8 @@ def described(path: Path, record: dict[str, Any]) -> tuple[str, Ed25519PublicKey
 
 
 def load_members(folder: Path) -> dict[str, Ed25519PublicKey]:
-    """All members in a folder of NAME.member.json: one key a name and one name a key. Raises: KeyRefused; BadInput for no
-    members.
-    """
+    """All members in a folder of NAME.member.json: one key a name, one name a key. Raises: KeyRefused; BadInput for no
+    members."""
     members = {}
     for path in sorted(folder.glob(f"*{MEMBER}")):
         client, key = _member(path, read(path, secret=False))

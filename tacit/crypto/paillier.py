@@ -4,16 +4,11 @@
     add    c = c_1 c_2 mod n^2             opens to m_1 + m_2
     open   modulo p^2 and q^2 apart, then joined by the Chinese remainder theorem (Paillier 1999, section 7)
 
-Guarantee: without the secret key a ciphertext says nothing about its message (IND-CPA), under
-
-- `ordinary`, `safe-prime`: decisional composite residuosity, and that rho = h_s^r with |n|/2-bit r looks like a random
-  n-th residue (Damgård, Jurik and Nielsen 2010: h = -x^2, p = q = 3 mod 4, gcd(p - 1, q - 1) = 2);
-- `short-exponent`: the stronger assumption of Ma, Han and Lei (ACSAC 2021): the same although h lies in a secret
-  subgroup of only `short_bits` bits. Such a key opens only what was sealed with its own h_s.
-
-Ciphertexts are malleable on purpose and whoever opens is an oracle. `reports` settles who sent what and what may be opened,
-`proofs`
-that its sender knows it. Nothing here takes constant time."""
+Guarantee: without the secret key a ciphertext says nothing about its message (IND-CPA), by decisional composite residuosity
+and, for `ordinary` and `safe-prime`, that h_s^r with |n|/2-bit r looks like a random n-th residue (Damgård, Jurik, Nielsen
+2010); for `short-exponent` by the stronger assumption of Ma, Han and Lei (ACSAC 2021), that it does in a secret subgroup of
+`short_bits` bits. Ciphertexts are malleable on purpose and whoever opens is an oracle: `reports` and `proofs` settle who
+sent what. Nothing here takes constant time."""
 
 import contextlib
 import hashlib
@@ -68,8 +63,7 @@ def from_octets(raw: bytes, *, width: int) -> list[mpz]:
 
 class Comb:
     """Powers of one base: Lim and Lee's comb (CRYPTO 1994), `teeth` rows of bits in `blocks` with a table of 2^teeth numbers
-    each.
-    """
+    each."""
 
     def __init__(self, base: mpz, modulus: mpz, *, bits: int, teeth: int, blocks: int):
         self.modulus, self.squarings = modulus, -(-bits // (teeth * blocks))
@@ -99,11 +93,8 @@ class Comb:
 
 def compute(work: Compute, count: int, *, width: int, workers: int | None = None) -> list[mpz]:
     """The integers of `work(0, count)` in order, each below 256^width, by forked processes on `workers` cores (all if None).
-
-    Guarantee: a process that fails, is killed or cannot be started is no loss: its part is computed again here, where an error
-    can be seen. No process outlives the call. Assumes: what `work` draws, it draws from the operating system: a fork copies a
-    generator.
-    """
+    A process that fails or cannot be started is no loss: its part is computed again here; none outlives the call. Assumes:
+    what `work` draws, it draws from the operating system: a fork copies a generator."""
     workers = min(workers or store.cores(), count)
     if workers < 2 or count < WORTH_A_FORK:
         return list(work(0, count))
@@ -152,18 +143,15 @@ def _succeeded(pid: int) -> bool:
 
 def short_bits(bits: int) -> int:
     """The bits of r under a `short-exponent` key: at least four times the security of n, as one of the two short primes is
-    found in the square root of its size (Ma, Han and Lei, ACSAC 2021). Sizes that only tests have get a quarter.
-    """
+    found in the square root of its size (Ma, Han and Lei, ACSAC 2021)."""
     return {2048: 448, 3072: 512, 4096: 640}.get(bits, bits // 4)
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """n, and h_s for fast randomisers: all that is needed to seal and to add. Raises: KeyRefused for a short or weak key; BadInput.
-
-    That n is a product of two primes drawn at random, and that nobody kept them, is the maker's word. A key without `h_s` (one made
-    elsewhere) has randomisers r^n.
-    """
+    """n, and h_s for fast randomisers: all that is needed to seal and to add; without `h_s` (a key made elsewhere)
+    randomisers are r^n. That n is a product of two random primes which nobody kept is the maker's word. Raises: KeyRefused
+    for a weak key; BadInput."""
 
     n: mpz = field(repr=False)
     shape: Shape = "ordinary"
@@ -227,8 +215,7 @@ class PublicKey:
 
     def seal_with(self, messages: Sequence[int], values: Sequence[mpz]) -> list[mpz]:
         """A ciphertext per message, under randomisers that are used nowhere else. Raises: BadInput for what is no integer in
-        range.
-        """
+        range."""
         n, n_squared, limit = self.n, self.n_squared, 1 << self.plaintext_bits
         try:
             numbers = [mpz(index(m)) for m in messages]  # a float, even a whole one, is not a message
@@ -239,9 +226,8 @@ class PublicKey:
         return [(1 + m * n) * rho % n_squared for m, rho in zip(numbers, values, strict=True)]
 
     def add(self, rows: Iterable[Sequence[mpz]]) -> list[mpz]:
-        """Ciphertexts of the sums modulo n of rows that `validate` let pass, position by position. Raises: BadInput for no or
-        unequal rows.
-        """
+        """Ciphertexts of the sums modulo n of rows that `validate` let pass, by position. Raises: BadInput for no or unequal
+        rows."""
         rows = list(rows)
         if not rows or any(len(row) != len(rows[0]) for row in rows):
             raise BadInput(f"Expected rows of one length to add, got lengths {sorted({len(row) for row in rows})}.")
@@ -283,12 +269,9 @@ def best_window(bits: int, *, count: int, element_bytes: int) -> int:
 
 
 class Randomisers:
-    """n-th residues modulo n^2 for one public key, each drawn when it is taken, so that none is handed out twice.
-
-    rho = h_s^r by a table of the powers of h_s (Brickell, Gordon, McCurley and Wilson 1992), whose size follows from how many are
-    `expected`; without h_s the textbook's r^n. With the `secret` key they take three quarters of the time. Raises: BadInput,
-    KeyRefused.
-    """
+    """n-th residues modulo n^2 for one public key, each drawn when it is taken, so that none is handed out twice. rho = h_s^r
+    by a table whose size follows from how many are `expected`; without h_s r^n. With the `secret` key they take three
+    quarters of the time. Raises: BadInput, KeyRefused."""
 
     def __init__(
         self,
@@ -319,9 +302,7 @@ class Randomisers:
         return [value for value, _ in self.take_known(count)]
 
     def take_known(self, count: int) -> list[tuple[mpz, mpz]]:
-        """New randomisers, each with the r it was made from: the caller forgets r after the proof, as who has it reads the
-        message.
-        """
+        """New randomisers, each with the r it was made from: forget r after the proof, as who has it reads the message."""
         self.warm()
         if self.public.h_s is not None:
             exponents = [mpz(secrets.randbits(self.public.exponent_bits)) for _ in range(count)]
@@ -348,8 +329,7 @@ class Randomisers:
 @dataclass(frozen=True)
 class SecretKey:
     """The primes of a public key, and the short ones behind them. `reports.Opener` bounds what a holder opens. Raises:
-    KeyRefused.
-    """
+    KeyRefused."""
 
     public: PublicKey
     p: mpz = field(repr=False)

@@ -5,10 +5,9 @@
     sent: A, z1 = x + sum e_j m_j mod n, z2 = s + sum e_j r_j; s is 128 bits longer than the sum
     checked: (1 + n)^(z1) h_s^(z2) = +-A prod c_j^(e_j)
 
-Source: Schnorr 1991 for the opening of a Paillier ciphertext (Damgård and Jurik, PKC 2001, section 4.2), by small exponents
-and a hash of the whole statement. Guarantee: a forger with Q hashes succeeds with probability about Q 2^-127, and a proof says
-nothing about the
-m_j; docs/derivations.md shows both. It does not bound the m_j: a sum out of range is seen when it is opened."""
+Source: Schnorr 1991 for a Paillier ciphertext (Damgård and Jurik, PKC 2001, section 4.2). Guarantee (docs/derivations.md):
+a forger with Q hashes succeeds with probability about Q 2^-127, and a proof says nothing about the m_j. It does not bound
+them."""
 
 import hashlib
 import json
@@ -39,11 +38,8 @@ _HELD: dict[
 
 
 def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz, *, bits: int) -> mpz:
-    """prod_i bases[i]^exponents[i] modulo `modulus`. Assumes: 0 <= exponent < 2^bits, and public exponents: the time depends
-    on them.
-
-    The bases share Pippenger's buckets (SIAM J. Comput. 9(2), 1980), digit by digit of `width` bits, from the top.
-    """
+    """prod_i bases[i]^exponents[i] modulo `modulus`, by Pippenger's buckets (SIAM J. Comput. 9(2), 1980), digit by digit from
+    the top. Assumes: 0 <= exponent < 2^bits, and public exponents: the time depends on them."""
     costs = {width: -(-bits // width) * (len(bases) + 2 ** (width + 1)) for width in range(1, WIDEST_DIGIT)}
     width = min(costs, key=lambda width: costs[width])
     total, mask = mpz(1), (1 << width) - 1
@@ -64,9 +60,8 @@ def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: m
 
 
 def small_exponents(seed: bytes, count: int, *, bits: int) -> list[int]:
-    """`count` numbers of `bits` bits, uniform and independent as a random oracle's, with which a batch stands for its members
-    (the small exponents test of Bellare, Garay and Rabin, EUROCRYPT 1998). Assumes: the seed is a hash of all that is batched.
-    """
+    """`count` numbers of `bits` bits, as a random oracle's, by which a batch stands for its members (the small exponents test
+    of Bellare, Garay and Rabin, EUROCRYPT 1998). Assumes: the seed is a hash of all that is batched."""
     width = bits // 8
     return [int(e) for e in from_octets(hashlib.shake_256(b"batch" + seed).digest(width * count), width=width)]
 
@@ -107,12 +102,9 @@ def proof_bytes(public: PublicKey) -> int:
 
 
 def prove(claim: Claim, messages: Sequence[int], exponents: Sequence[mpz]) -> bytes:
-    """The proof of who sealed `messages` with randomisers made from `exponents` (`Randomisers.take_known`). x and s are drawn anew.
-
-    Guarantee: it says nothing about messages or exponents (statistically, within 2^-128). Of others than the claim's it does
-    not hold.
-    Raises: BadInput for another number of messages or exponents than ciphertexts, for none, and for 2^24 or more.
-    """
+    """The proof of who sealed `messages` with randomisers made from `exponents` (`Randomisers.take_known`). Guarantee: it
+    says nothing about either (within 2^-128), and does not hold of others than the claim's. Raises: BadInput for another
+    number of messages or exponents than ciphertexts, for none, and for 2^24 or more."""
     public, count = claim.public, len(claim.ciphertexts)
     if not 0 < count == len(messages) == len(exponents) < 1 << COUNT_BITS:
         raise BadInput(f"Expected a message and a secret number for each of {count} ciphertexts.")
@@ -182,11 +174,9 @@ def _widths(public: PublicKey) -> tuple[int, int, int]:
 
 
 def unproved(reports: Mapping[str, tuple[Claim, bytes]]) -> dict[str, BadProof]:
-    """Whose proof does not hold, with the refusal: whoever is named fails alone, so nobody is refused for what another sent.
-
-    Guarantee: whoever is not named has a proof that held, by its own equation or with others (false with probability at most
-    2^-127), in this call or an earlier one. Assumes: all claims are under one key, and their ciphertexts are units below n^2.
-    """
+    """Whose proof does not hold, with the refusal; nobody is refused for what another sent. Guarantee: whoever is not named
+    has a proof that held, by its own equation or with others (false with probability at most 2^-127), in this call or an
+    earlier one. Assumes: all claims are under one key, and their ciphertexts are units below n^2."""
     refused: dict[str, BadProof] = {}
     pending: dict[str, tuple[bytes, Equation]] = {}
     for name, (claim, proof) in reports.items():

@@ -1,18 +1,12 @@
-"""The reports of one round: what a sealed update travels in, who counts, and who opens the sum.
+"""The reports of one round: what a sealed update travels in, who counts, and who opens the sum. A message is 4 bytes of the
+header's length, the header (JSON), 64 bytes of signature, and the body: ciphertexts, and in the last chunk the proof
+(`proofs`). The signature covers the header, and by its SHA-256 the body, under a fixed prefix: a message cannot be altered,
+cut, moved to another round or passed off as another client's. Every refusal names the sender.
 
-A message is 4 bytes of the header's length, the header (JSON), 64 bytes of signature, and the body: ciphertexts, and in the last
-chunk the proof that the sender knows what it sealed (`proofs`). The signature covers the header, and by its SHA-256 the body,
-under a fixed prefix; so a message cannot be altered, cut, moved to another round or passed off as another client's. Every
-refusal names the sender.
-
-A secret key opens single updates as well as sums, so what stands between a server and one client's update is `Opener`. It
-- checks the signatures and proofs of at least `at_least` distinct members' whole reports for this round, run, key and roster;
-- multiplies their ciphertexts itself: a server's word for a product is never taken;
-- writes to disk which sum of the round is opened: another one is refused, after a restart as well.
-
-Where several members hold the whole key, only one may open in a round (`whose_turn`), or two of them could open sums that
-differ by one
-report. With shares of a key every holder answers, and more than half of them are needed."""
+A secret key opens single updates as well as sums, so `Opener` checks the reports itself, multiplies their ciphertexts
+itself, and writes to disk which sum of the round is opened: another one is refused. Where several members hold the whole
+key, only one may open in a round (`whose_turn`); with shares of a key every holder answers, and more than half of them are
+needed."""
 
 import datetime
 import hashlib
@@ -144,9 +138,7 @@ def write(context: RoundContext, signer: Signer, ciphertexts: Sequence[mpz], pro
 
 
 def parse(raw: bytes) -> tuple[Header, bytes, bytes]:
-    """Header, signature and body, of which nothing is verified but that the header has our one form. Raises: Truncated,
-    BadSignature.
-    """
+    """Header, signature and body; nothing is verified but that the header has our one form. Raises: Truncated, BadSignature."""
     length = int.from_bytes(raw[:LENGTH_BYTES], "big")
     head, rest = raw[LENGTH_BYTES : LENGTH_BYTES + length], raw[LENGTH_BYTES + length :]
     if length > MOST_HEADER or len(head) < length or len(rest) < SIGNATURE_BYTES:
@@ -182,11 +174,9 @@ def check_header(context: RoundContext, header: Header, signature: bytes) -> Non
 
 
 class Inbox:
-    """The reports of one round as they come in. A refused message leaves the others as they are.
-
-    Guarantee: whoever counts (`complete`), and whose ciphertexts are in `total`, is a member, has sent all its chunks, signed
-    and for this round, and a proof that held.
-    """
+    """The reports of one round as they come in; a refused message leaves the others as they are. Guarantee: whoever counts
+    (`complete`), and whose ciphertexts are in `total`, is a member, has sent all its chunks, signed and for this round, and a
+    proof that held."""
 
     def __init__(self, context: RoundContext):
         self.context = context
@@ -293,11 +283,8 @@ def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
 
 class Opener(Generic[T]):
     """Opens at most one sum of a round, of at least `at_least` reports, with `open_with` (a secret key's or a share's).
-
-    Guarantee: before `open_with` is called, run, round, key and a hash of the sum are on disk (SQLite, synchronous=FULL). From
-    then on, another sum of the round is refused by every process that uses the file, which nobody deletes or replaces; the
-    same one is opened.
-    """
+    Guarantee: before that is called, run, round, key and a hash of the sum are on disk (SQLite, synchronous=FULL); from then
+    on another sum of the round is refused by every process that uses the file, which nobody deletes or replaces."""
 
     def __init__(
         self,
@@ -323,10 +310,7 @@ class Opener(Generic[T]):
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> tuple[T, list[str]]:
         """Opens the sum of the reports it is shown, and says whose they are. Withstands a server that lies, if `context` is
-        its own knowledge.
-
-        Raises: MessageRefused, TooFewReports, or OpeningRefused (another sum, another's turn, no disk). Nothing is opened then.
-        """
+        its own knowledge. Raises: MessageRefused, TooFewReports, or OpeningRefused (another sum, another's turn, no disk)."""
         inbox = inbox_of(context, messages)
         total, clients = inbox.total(at_least=self.at_least), inbox.complete()
         turn = whose_turn(self.turns, run=context.run, round=context.round) if self.turns else self.name

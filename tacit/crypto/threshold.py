@@ -1,14 +1,12 @@
-"""Opening by t of n: no single holder of a share opens anything (the threshold variant of Damgård and Jurik, PKC 2001, s = 1).
+"""Opening by t of n: no single holder of a share opens anything (the threshold variant of Damgård and Jurik, PKC 2001, s =
+1). A dealer, who is trusted and must forget the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial of degree
+t - 1 modulo n p'q'. Share i answers c with c^(2 Delta s_i), Delta the factorial of the number of shares; t answers are joined
+in the exponent. One proof (Chaum and Pedersen, hashed) comes with every answer, for the product of its ciphertexts with
+random 128-bit exponents, which is sound because the squares modulo n^2 have an order without small factors: hence safe
+primes.
 
-A dealer, who is trusted and must forget the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial of degree t - 1 over
-the integers modulo n p'q'. Share i answers c with c_i = c^(2 Delta s_i), where Delta is the factorial of the number of shares; t
-answers are joined by Lagrange's coefficients in the exponent. One proof (Chaum and Pedersen, made non-interactive by a hash)
-comes with every answer, for the product of its ciphertexts with random 128-bit exponents (Bellare, Garay and Rabin 1998),
-which is sound because the squares modulo n^2 have an order n p'q' without small factors: hence safe primes.
-
-Guarantee: t - 1 shares say nothing about d, and a wrong answer is named. More than half of the shares are required (2t > n),
-because two
-groups without a common member could open two different sums of one round, whose difference may be one update."""
+Guarantee: t - 1 shares say nothing about d, and a wrong answer is named. More than half of the shares are required (2t >
+n): two groups without a common member could open two sums of one round."""
 
 import hashlib
 import secrets
@@ -105,10 +103,8 @@ class Share:
         return 1 <= self.index <= verification.of and raised == verification.keys[self.index - 1]
 
     def open(self, ciphertexts: Sequence[mpz], *, workers: int | None = None) -> Partial:
-        """This share's part of opening, c^(2 Delta s_i) for every ciphertext, with one proof for all. Raises: BadCiphertext.
-
-        Guarantee: the proof says nothing about the share beyond its verification key (statistically, within 2^-128).
-        """
+        """This share's part of opening, c^(2 Delta s_i) for every ciphertext, with one proof for all, which says nothing
+        about the share beyond its verification key (within 2^-128). Raises: BadCiphertext."""
         public, hidden = self.verification.public, self.verification.delta * self.value
         public.validate(ciphertexts)
 
@@ -124,9 +120,7 @@ class Share:
 
 
 def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
-    """Splits a safe-prime key into `of` shares of which `threshold` open; fewer say nothing about it. Raises: KeyRefused,
-    BadInput.
-    """
+    """Splits a safe-prime key into `of` shares of which `threshold` open; fewer say nothing. Raises: KeyRefused, BadInput."""
     _check_numbers(threshold, of)
     public = secret.public
     if public.shape != "safe-prime":
@@ -144,11 +138,9 @@ def deal(secret: SecretKey, *, threshold: int, of: int) -> list[Share]:
 
 
 def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial: Partial) -> None:
-    """Refuses an answer that is not its share's for these ciphertexts. Raises: WrongShare, naming the share; BadCiphertext.
-
-    Guarantee: a wrong answer passes with probability about 2^-128 for each hash that its maker tries (in the random oracle
-    model). Wrong is meant up to a factor of order two, such as -1, which changes no message: `join` takes even powers.
-    """
+    """Refuses an answer that is not its share's for these ciphertexts: a wrong one passes with probability about 2^-128 for
+    each hash that its maker tries. Wrong is meant up to a factor of order two, such as -1, which changes no message: `join`
+    takes even powers. Raises: WrongShare, naming the share; BadCiphertext."""
     public, i = verification.public, partial.index
     wrong = WrongShare(f"Share {i} answered with something else than its part of this sum: leave it out.")
     sized = 0 <= partial.e < 1 << CHALLENGE_BITS and 0 <= partial.z < 1 << verification.response_bits
@@ -165,8 +157,7 @@ def refuse_wrong(verification: Verification, ciphertexts: Sequence[mpz], partial
 
 def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: Iterable[Partial]) -> list[mpz]:
     """The messages, from `threshold` answers, each of which is checked. Raises: BadInput, WrongShare, BadCiphertext,
-    SumOverflow.
-    """
+    SumOverflow."""
     answers = {partial.index: partial for partial in partials}
     if len(answers) < verification.threshold:
         raise BadInput(f"{len(answers)} shares answered, {verification.threshold} are needed to open.")
@@ -176,9 +167,8 @@ def combine(verification: Verification, ciphertexts: Sequence[mpz], partials: It
 
 
 def join(verification: Verification, partials: Iterable[Partial]) -> list[mpz]:
-    """The messages, from the first `threshold` answers by index. Raises: SumOverflow. Assumes: `refuse_wrong` let every answer
-    pass, as one wrong answer makes every message wrong, and nothing shows it.
-    """
+    """The messages, from the first `threshold` answers by index. Raises: SumOverflow. Assumes: `refuse_wrong` let every
+    answer pass, as one wrong answer makes every message wrong, and nothing shows it."""
     answers = {partial.index: partial for partial in partials}
     public, delta = verification.public, verification.delta
     chosen = sorted(answers)[: verification.threshold]

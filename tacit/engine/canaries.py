@@ -26,7 +26,7 @@ from tacit.crypto.grid import Quantised
 from tacit.engine.assemble import Parts
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadData, BadInput, KeyRefused
-from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.mechanism import CohortMechanism, NoiseState, TrainingMechanism
 from tacit.random import Derive, Stream, keyed
 from tacit.training.flat import blocks

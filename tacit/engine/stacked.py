@@ -31,7 +31,7 @@ from tacit.engine.release import ClientDerive
 from tacit.engine.summed import begin_sums, settle_sums
 from tacit.engine.trainers import Carried, OverTensors, Pending, Task, task, task_of, workspace_of
 from tacit.errors import TacitError, TrainingDiverged
-from tacit.privacy.local.kind import SampledGaussian, row_noise
+from tacit.privacy.local import SampledGaussian, row_noise
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
 from tacit.training.batches import Batches, Shifts, Viewed, filled, later, over_views, sent, shuffled_cohort
@@ -217,7 +217,7 @@ class Stacked(OverTensors):
     ) -> Pair:
         idle = -len(clients) % self.width if theta.is_cuda else 0  # rows of nobody, which fill a cohort up
         starts = [int(self.population.offsets[client.index]) for client in clients] + [0] * idle
-        shapes = [(client.size, local.batch_size(client), local.steps(client)) for client in clients]
+        shapes = [(client.size, *local.batch_and_steps(client)) for client in clients]
         batches, uneven = shuffled_cohort(streams, shapes, starts)
         batches, rate = batches.to(theta.device), theta.new_full((), local.learning_rate * local.descent.share)
         how = {"descent": dataclasses.replace(local.descent, correction=None), "uneven": uneven}

@@ -22,7 +22,7 @@ from tacit.experiment.extras import refuse_per_client
 from tacit.privacy.accounting.price import noise_multipliers
 from tacit.privacy.guarantee import FLOATS, ONE_RECORD, Words, promise, sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.local.kind import OBSERVED
+from tacit.privacy.local import OBSERVED
 from tacit.privacy.queries.mechanism import NoisyCounts
 from tacit.simulation import before_of, new_folder
 from tacit.types import Client

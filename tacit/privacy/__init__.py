@@ -10,7 +10,7 @@ _HOMES = {  # what a training loop of somebody's own is made of (examples/own_lo
     "Budget": "tacit.types",
     "Client": "tacit.types",
     "Ledger": "tacit.privacy.ledger.ledger",
-    "SampledGaussian": "tacit.privacy.local.kind",
+    "SampledGaussian": "tacit.privacy.local",
     "epsilon": "tacit.privacy.accounting.price",
     "from_os": "tacit.random",
     "noise_multiplier": "tacit.privacy.accounting.price",

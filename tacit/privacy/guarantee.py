@@ -88,11 +88,10 @@ def _itself(event: DpEvent) -> DpEvent:
 def spent_by(
     guarantee: Guarantee, ledger: "Ledger", population: "Population", *, seen: Callable[[DpEvent], DpEvent] = _itself
 ) -> Guarantee:
-    """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger. Who
-    was never charged spent nothing. `seen` is what an event is to whom the statement is about. The accountant that is
-    named is the one whose bound was taken; where records held out are asked about, each side's. Guarantee: every epsilon
-    is the price of what is on disk, at the statement's delta; with other runs, basic composition of what they sealed.
-    Raises: BadInput for charges that have no price."""
+    """The statement with what this run spent, over all clients, and what it comes to with the other runs of its ledger.
+    `seen` is what an event is to whom the statement is about. Guarantee: every epsilon is the price of what is on disk, at
+    the statement's delta; with other runs, basic composition of what they sealed. Raises: BadInput for charges without a
+    price."""
     unit, spent, bounds = guarantee.unit, np.zeros(len(population)), list[dict[str, str]]()
     compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
     for index, name in enumerate(population.names):
@@ -165,12 +164,7 @@ def sentence(guarantee: Guarantee | None) -> str:
 
 
 def with_others(others: Others, unit: Unit) -> str:
-    """What the runs of one ledger come to together, and which of them are not included: those that promised per another unit.
-    A ledger adds up runs that promise against different people: per client one may trust the server and another not.
-
-    >>> with_others(Others(1, 0, 2.5, 2e-6, "basic composition"), "client").partition(", the ")[2]
-    'epsilon is at most 2.500 at delta = 2e-06 (basic composition), for whoever sees of each no more than its own promise allows.'
-    """
+    """What the runs of one ledger come to in total, and which are not included: those that promised per another unit."""
     this = "this" if unit == "record" else "something"
     seen = "" if unit == "record" else ", for whoever sees of each no more than its own promise allows"
     text = ""
@@ -212,11 +206,7 @@ def _otherwise(g: Guarantee) -> str:
 
 
 def seen_by_more(epsilon: float | None, delta: float, unit: Unit, relation: str, sampler: str) -> str:
-    """What is left of a promise against somebody who can see more: as whole as the first one.
-
-    >>> seen_by_more(27.0, 1e-5, "client", "empty one client", "single reports")
-    'an epsilon per client of at most 27.000 at delta = 1e-05, to empty one client (single reports)'
-    """
+    """What is left of a promise against somebody who can see more: as whole as the first one."""
     if epsilon is None or math.isinf(epsilon):
         return f"no epsilon per {unit} that means anything at delta = {shown_delta(delta)}, to {relation} ({sampler})"
     return (

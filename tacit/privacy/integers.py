@@ -1,9 +1,7 @@
-"""Integer noise: Skellam and discrete Gaussian, drawn by inversion of a 256-bit distribution function. Sources: Skellam 1946;
-Agarwal, Kairouz, Liu 2021 (arXiv:2110.04995); Canonne, Kamath, Steinke 2020 (arXiv:2004.00010). No floating-point number
-decides a draw: 256 random bits are compared with the distribution function as a 256-bit integer. Guarantee: one draw
-differs from the law by at most `distance` in total variation (below 2^-200), a number that enters every price built on it
-(tacit/privacy/accounting/rdp.py). Noise too wide for a table is drawn by rejection, as exactly:
-tacit/privacy/integers.py. The scalar twins without even that distance are in tacit/privacy/integers/exact.py."""
+"""Integer noise: Skellam (1946; arXiv:2110.04995) and discrete Gaussian (arXiv:2004.00010), drawn by inversion of a 256-bit
+distribution function; where its table would fill the memory, by rejection, as exactly. No floating-point number decides a
+draw. Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-200), which enters every
+price built on it."""
 
 import math
 from bisect import bisect_right
@@ -99,7 +97,6 @@ def _try(law: WideLaw, proposal: Blocks, stream: Stream, count: int) -> np.ndarr
 
 
 def _decide(law: WideLaw, k: int, claim: int, high: int, stream: Stream) -> bool:
-    """Whether 320 bits, of which 64 are known, lie below p(k) / p(0) over the block's claim."""
     low = int.from_bytes(_words(stream, MORE).tobytes(), "little")
     with gmpy2.context(precision=PRECISION):
         u = gmpy2.mpfr((high << 64 * MORE) | low) / gmpy2.mpfr(2) ** (64 * (MORE + 1))
@@ -124,11 +121,7 @@ def _series(t2: float, w: float) -> float:
 @lru_cache(maxsize=4)
 def debye(terms: int) -> tuple[tuple[Fraction, ...], ...]:
     """The coefficients of U_n(t) / t^n in powers of t^2, n = 1 ... terms. U_(n+1)(t) = t^2 (1 - t^2) U_n'(t) / 2 + (1/8)
-    integral from 0 to t of (1 - 5 s^2) U_n(s) ds (DLMF 10.41.9).
-
-    >>> debye(1)
-    ((Fraction(1, 8), Fraction(-5, 24)),)
-    """
+    integral from 0 to t of (1 - 5 s^2) U_n(s) ds (DLMF 10.41.9)."""
     polynomials, u = [], {0: Fraction(1)}  # U_n as {power: coefficient}
     for n in range(1, terms + 1):
         after: dict[int, Fraction] = {}
@@ -161,9 +154,8 @@ class Law(WideLaw, Protocol):
 
 @dataclass(frozen=True)
 class Skellam:
-    """The difference of two Poisson(variance / 2) numbers. A sum of Skellams is Skellam, and the variances add. So n clients
-    that add Skellam(v) each have added Skellam(nv), exactly: the price of the sum is no approximation. Raises: BadInput
-    for a variance that is not a finite number above 0.
+    """The difference of two Poisson(variance / 2) numbers. A sum of n Skellam(v) is Skellam(nv), exactly, so the price of the
+    sum is no approximation. Raises: BadInput for a variance that is not a finite number above 0.
 
     >>> from tacit.random import seeded
     >>> draw(Skellam(4.0), seeded(0)("noise"), 5).tolist()
@@ -209,9 +201,8 @@ class Skellam:
 
 @dataclass(frozen=True)
 class DiscreteGaussian:
-    """P(X = k) proportional to exp(-k^2 / (2 sigma2)): Definition 1 of arXiv:2004.00010. Sums of it are only almost of its
-    kind. What a sum of shares misses of it is in the price (`tau` in tacit/privacy/accounting/rdp.py). Raises: BadInput
-    for a sigma2 that is not a finite number above 0."""
+    """P(X = k) proportional to exp(-k^2 / (2 sigma2)): Definition 1 of arXiv:2004.00010. What a sum of shares misses of it is
+    in the price (`shares_apart` in accounting/rdp.py). Raises: BadInput for a sigma2 that is not a finite number above 0."""
 
     sigma2: float
 
@@ -267,9 +258,8 @@ class Table:
 
 def draw(law: Law, stream: Stream, count: int) -> np.ndarray:
     """`count` independent integers of the law, int64. Guarantee: each is within `distance(law)` of the law in total
-    variation, and no rounding of floating point decides it. The same stream gives the same integers; all randomness is the
-    stream's. Assumes: the stream is cryptographic and used for nothing else. The time of a draw depends a little on what
-    is drawn."""
+    variation; the same stream gives the same integers, and all randomness is the stream's. Assumes: the stream is
+    cryptographic and used for nothing else. The time of a draw depends a little on what is drawn."""
     last = reach(law, log2_probability=-BITS)
     if last > WIDEST:
         return draw_wide(law, stream, count, last=last)
@@ -287,22 +277,12 @@ def prepare(law: Law) -> None:
 
 def distance(law: Law) -> float:
     """The total variation between a draw and its law: a unit of the last place for every integer, and both tails. Guarantee:
-    an upper bound, below 2^-200 for every law that can be drawn. A price counts it once for every coordinate of every
-    share (`slack`).
-
-    >>> distance(Skellam(4.0)) < 2.0**-240
-    True
-    """
+    an upper bound, below 2^-200 for every law that can be drawn. A price counts it once for every coordinate of every share."""
     return (2 * reach(law, log2_probability=-BITS) + 4) * 2.0**-BITS
 
 
 def reach(law: Law, *, log2_probability: float) -> int:
-    """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail. Guarantee: the probability at t
-    is within the bound; a smaller t might be, too.
-
-    >>> reach(DiscreteGaussian(1.0), log2_probability=-80)
-    11
-    """
+    """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail."""
 
     def beyond(t: int) -> bool:
         return law.log2_tail(t) + 1 <= log2_probability
@@ -350,10 +330,9 @@ TAIL_ROUNDED = 19.0  # P(|N(0, 1)| >= 19) < 2^-256
 
 
 def draw_rounded(sigma: float, stream: Stream, count: int) -> np.ndarray:
-    """`count` independent integers round(N(0, sigma^2)), int64. Raises: BadInput for a sigma not above 0, or above 2^30.
-    Guarantee: each is within `distance_rounded(sigma)` of that law in total variation; no rounding of floats decides it, and all
-    randomness is the stream's. Assumes: the stream is cryptographic and used for nothing else. A draw's time depends a
-    little on what is drawn.
+    """`count` independent integers round(N(0, sigma^2)), int64. Guarantee: each is within `distance_rounded(sigma)` of that
+    law in total variation, and all randomness is the stream's. Assumes and depends as `draw`. Raises: BadInput for a sigma
+    not above 0, or above 2^30.
 
     >>> from tacit.random import seeded
     >>> draw_rounded(2.0, seeded(0)("noise"), 6).tolist()
@@ -395,9 +374,5 @@ def _exact(bits: int, sigma: float, *, start: int = 0) -> int:
 
 
 def distance_rounded(sigma: float) -> float:
-    """The total variation between a draw and its law: a unit of the last of 256 places for every integer, and both tails.
-
-    >>> distance_rounded(1000.0) < 2.0**-200
-    True
-    """
+    """The total variation between a draw and its law: a unit of the last of 256 places for every integer, and both tails."""
     return (2 * (TAIL_ROUNDED * sigma + 1) + 4) * 2.0**-BITS

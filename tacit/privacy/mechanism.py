@@ -1,14 +1,13 @@
-"""A mechanism: one object owns who is in a step, the noise on it, and the whole price, so that the three cannot differ.
-state = mechanism.init() for every step: state, drawn = mechanism.sample(state, stream, size) state, noised =
-mechanism.noise(state, stream, bounded) mechanism.event() # the price of all of it It is frozen and printable: its repr is
-part of the key of its noise, so every number that the noise depends on is a field. What changes is the state: named
-tensors, for a checkpoint. Independent noise has an empty one; correlated noise keeps there what it draws on again: as
-secret as the data, and never sent."""
+"""A mechanism: one object owns who is in a step, the noise on it, and the whole price, so that they cannot differ. It is frozen
+and printable: its repr is part of the key of its noise, so every number that the noise depends on is a field. What changes is the
+state: named tensors, for a checkpoint. Correlated noise keeps there what it draws on again: as secret as the data, never sent."""
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -28,16 +27,15 @@ Given = TypeVar("Given", covariant=True)
 class Mechanism(Protocol[Taken, Given]):
     """Takes what was bounded and gives what carries its noise: `Bounded` to `Private`, or integers to a client's share.
     Guarantee, of every implementation: `sample` and `noise`, called in turn from `init()` for the steps that `event` pays
-    for, are private at its price, whatever the bounded vectors are and even if each depends on what was released before.
-    All randomness is the stream's: the same stream, state and vector give the same bits."""
+    for, are private at its price, even if vectors depend on what was released before. All randomness is the stream's."""
 
     def init(self) -> NoiseState:
         """The state before the first step of what `event` pays for. It draws nothing."""
         ...
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
-        """The indices, among `size` units, of those that are in the next step; nothing but chance and the state decides.
-        Raises: BadInput for another number of units than was priced, where the price depends on it."""
+        """The indices, among `size` units, of those in the next step; nothing but chance and the state decides. Raises:
+        BadInput for another number of units than was priced, where the price depends on it."""
         ...
 
     def noise(self, state: NoiseState, stream: Stream, bounded: Taken) -> tuple[NoiseState, Given]:
@@ -55,87 +53,81 @@ class TrainingMechanism(Mechanism[Bounded, Private], Protocol):
     none was drawn, and nothing but noised sums leaves the client."""
 
     @property
-    def clip(self) -> float:
-        """The norm C that a unit's vector is clipped to: the sensitivity of a step's sum."""
-        ...
-
+    def clip(self) -> float: ...  # the norm that a unit's vector is clipped to: the sensitivity of a step's sum
     @property
-    def sampling_rate(self) -> float:
-        """The expected share of the units in a step; the sum is divided by it times their number."""
-        ...
-
+    def sampling_rate(
+        self,
+    ) -> float: ...  # the expected share of the units in a step: a sum is divided by it and their number
     @property
-    def steps(self) -> int:
-        """How often `noise` is called."""
-        ...
-
+    def steps(self) -> int: ...  # how often `noise` is called
     @property
-    def noise_std(self) -> float:
-        """The standard deviation of what is drawn in a step."""
-        ...
-
+    def noise_std(self) -> float: ...  # of what is drawn in a step
     @property
-    def noise_growth(self) -> float:
-        """The standard deviation of the noise on the sum of all steps, in units of `noise_std`: sqrt(steps) if independent."""
-        ...
+    def noise_growth(
+        self,
+    ) -> float: ...  # the noise on the sum of all steps, in `noise_std`: sqrt(steps) if independent
 
 
-class CohortMechanism(Mechanism[Bounded, Private], Protocol):
+ShareMechanism = Mechanism[Quantised, Shared]  # each client adds its share: private is the sum of enough of them
+
+
+class CohortMechanism(ABC):
     """A mechanism of one round at a trusted server: who is drawn, how each update is bounded, the noise on their sum.
-    Assumes, of its caller: the cohort is told to nobody, weights are at most 1, and what is divided by is public."""
+    Assumes, of its caller: a secret cohort is told to nobody, in a public one nobody is in a sum out of turn and a round is
+    released once; weights are at most 1, and what is divided by is public."""
 
-    @property
-    def clip(self) -> float:
-        """The norm that a client's update is clipped to."""
-        ...
+    noise_multiplier: float
+    clip: float  # the norm of a client's update: how far one client can move the sum
+    cohorts: Any  # the sampler that draws a round, and prices it
+    count_std: float | None = None  # of the noise on how many updates were within the clip, where that is released
+
+    @abstractmethod
+    def init(self) -> NoiseState: ...
+
+    @abstractmethod
+    def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]: ...
+
+    @abstractmethod
+    def _noised(self, state: NoiseState, stream: Stream, total: torch.Tensor) -> tuple[NoiseState, Private]: ...
+
+    def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
+        """Noises the sum of a round, once, in the precision that the sum has. Raises BadInput for a sum of another sensitivity."""
+        if bounded.sensitivity != self.sensitivity:
+            raise BadInput(
+                f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
+            )
+        return self._noised(state, stream, bounded.vector)
+
+    def event(self) -> DpEvent:
+        """The price of a round to each who pays for it."""
+        return self.cohorts.event(self.noise_multiplier)
+
+    def at(self, clip: float) -> Self:
+        """The same with another clip: noise and clip move together, so the price stays. Raises BadInput unless it is above 0."""
+        return replace(self, clip=clip)  # type: ignore[type-var]
 
     @property
     def sensitivity(self) -> float:
-        """How far one client can move the sum."""
-        ...
-
-    def at(self, clip: float) -> "CohortMechanism":
-        """The same with another clip; the price stays."""
-        ...
+        return self.clip
 
     def bound(self, update: torch.Tensor) -> Bounded:
-        """One client's update, clipped; the very tensor where it was short enough."""
-        ...
+        """One client's update, clipped; the very tensor where it was short enough. Raises BadInput for one that is not finite."""
+        return bound(update, clip=self.clip)
+
+    def bound_rows(self, updates: torch.Tensor) -> torch.Tensor:
+        """What each of several updates is multiplied by (`row_scales`)."""
+        return row_scales(updates, clip=self.clip)
 
     def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
         """The share of updates within the clip, with its noise. Raises TypeError where the price holds no such count."""
-        ...
-
-
-class TurnMechanism(CohortMechanism, Protocol):
-    """A cohort's mechanism whose clients take turns in public, and whose noise goes on from round to round. Assumes, of its
-    caller: nobody is in a sum out of turn, and a round is released once."""
+        raise TypeError("this mechanism was not priced for a count")
 
     def round_of(self, state: NoiseState) -> int:
-        """The round that the state is before. Raises BadInput for a state that this noise cannot go on from."""
-        ...
+        """The round that the state is before, where noise goes on from round to round. Raises BadInput where it cannot."""
+        raise TypeError("this noise begins anew in every round")
 
 
-class ShareMechanism(Mechanism[Quantised, Shared], Protocol):
-    """A mechanism of which each client adds its share: private is the sum of enough of them. Assumes, of its caller: a sum of
-    fewer than `fewest` reports is never opened, and of one round only one."""
-
-    @property
-    def fewest(self) -> int:
-        """How few reports a sum may be opened of."""
-        ...
-
-
-class AdaptiveClip(Protocol):
-    """How the clip of the next round follows from what the mechanism releases about this one."""
-
-    def next(self, mechanism: CohortMechanism, within: Sequence[bool], stream: Stream) -> float:
-        """The next clip; `within` says of every answer whether it was within this one."""
-        ...
-
-
-# Whole updates scaled to a norm of at most C, and added up exactly: what client-level DP, local or central, is made
-# for.
+# Whole updates scaled to a norm of at most C, and added up exactly: for client-level DP, local or central.
 
 HUGE = 1e30  # beyond this ratio C/norm nears float32's smallest numbers, where rounding could leave more than C
 NORMAL = 1e-37  # a smaller factor loses digits in float32
@@ -148,7 +140,6 @@ SHORTER = (
     2.0**-22
 )  # scaled in double precision: more than IN_DOUBLE, a second look and rounding to float32 (2^-24) together
 SMALLEST = 1e-12  # below, squares leave float32
-LEAST_CLIP, MOST_CLIP = 1e-9, 1e9  # how far a clip adapts: beyond, the noise that goes with it leaves float32
 STEP_BITS = 26  # of the largest coordinate, in steps
 TOGETHER = 31  # of which so many fit 31 bits: they are added up as such before a double takes them, in half the time
 MOST_SUMMED = 1 << (52 - STEP_BITS)  # a double holds 53 bits, so that twice as much is exact too
@@ -156,15 +147,8 @@ MOST_SUMMED = 1 << (52 - STEP_BITS)  # a double holds 53 bits, so that twice as 
 
 class ExactSum:
     """A sum of at most `most` vectors of norm at most `clip`, each weighed by at most 1, in whole steps of clip / 2^26.
-    Guarantee: it is the same whatever the order and the parts, and a vector moves it by exactly its own steps, whose norm
-    is not above the vector's: a weight below 1 and cutting towards zero only shorten. Doubles hold every such sum.
-
-    >>> total = ExactSum(torch.zeros(2), clip=1.0, most=3)
-    >>> for update in (torch.tensor([0.5, -0.25]), torch.tensor([1e-20, 0.0])):
-    ...     total.add(update, weight=1.0)
-    >>> total.value()
-    tensor([ 0.5000, -0.2500], dtype=torch.float64)
-    """
+    Guarantee: it is the same whatever the order and the parts, and a vector moves it by exactly its own steps, whose norm is
+    not above the vector's: a weight below 1 and cutting towards zero only shorten. Doubles hold every such sum."""
 
     def __init__(self, like: torch.Tensor, *, clip: float, most: int):
         check.at_least(SMALLEST, clip=clip)
@@ -202,7 +186,6 @@ class ExactSum:
 
 @lru_cache(maxsize=1)
 def _kernel() -> Any:
-    """The fused kernel; None where Triton is not installed."""
     try:
         from tacit.privacy.clip_triton import add_steps
     except ImportError:
@@ -212,8 +195,8 @@ def _kernel() -> Any:
 
 def bound(vector: torch.Tensor, *, clip: float) -> Bounded:
     """Scales a whole update to norm at most C; what is within C comes back as it is, the very tensor. Guarantee: the
-    Euclidean norm of what is returned is at most C, as real numbers, and its `sensitivity` is C. A vector scaled once is
-    left alone the next time. Raises: BadInput for an update that is not finite: it has no norm.
+    Euclidean norm of what is returned is at most C, as real numbers, and its `sensitivity` is C. Raises: BadInput for an
+    update that is not finite.
 
     >>> bound(torch.tensor([3.0, 4.0]), clip=1.0).vector
     tensor([0.6000, 0.8000])
@@ -233,11 +216,7 @@ def bound(vector: torch.Tensor, *, clip: float) -> Bounded:
 
 def row_scales(rows: torch.Tensor, *, clip: float) -> torch.Tensor:
     """What each of several updates (client, parameter) is multiplied by to have norm at most C, without a look at the device.
-    Guarantee: as `bound`, for every row alone. 0 stands for a row that is not finite, or too long to be scaled in float32.
-
-    >>> row_scales(torch.tensor([[3.0, 4.0], [0.3, 0.4], [torch.nan, 1.0]]), clip=1.0).round(decimals=3)
-    tensor([0.2000, 1.0000, 0.0000])
-    """
+    Guarantee: as `bound`, for every row alone. 0 stands for a row that is not finite, or too long to be scaled in float32."""
     norms = row_norm_bounds(rows)
     scales = torch.where(norms <= clip, 1.0, clip / norms * (1 - MARGIN))
     return torch.where(scales > NORMAL, scales, 0.0).nan_to_num(0.0).to(rows.dtype)
@@ -245,11 +224,7 @@ def row_scales(rows: torch.Tensor, *, clip: float) -> torch.Tensor:
 
 def row_norm_bounds(rows: torch.Tensor) -> torch.Tensor:
     """Of each of several vectors an upper bound on its norm, in double precision and where they lie: `norm_bound` without a
-    look. What leaves float32 by its squares counts as infinite; what is so small that they vanish, as SMALLEST.
-
-    >>> row_norm_bounds(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).round(decimals=5)
-    tensor([5., 1.], dtype=torch.float64)
-    """
+    look. What leaves float32 by its squares counts as infinite; what is so small that they vanish, as SMALLEST."""
     size = rows.shape[1] // ROW * ROW
     if rows.shape[1] < FAST_FROM or rows.dtype != torch.float32:
         return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64) * (1 + IN_DOUBLE)
@@ -260,12 +235,7 @@ def row_norm_bounds(rows: torch.Tensor) -> torch.Tensor:
 
 def norm_bound(vector: torch.Tensor) -> float:
     """An upper bound on the Euclidean norm, at most 5e-5 of it too large; NaN or infinity for what is not finite. Squares are
-    added in float32 in rows of 512, whose error is below 512 units of the last place, and the rows in float64. Short
-    vectors, and what leaves float32, are measured in double precision.
-
-    >>> round(norm_bound(torch.tensor([3.0, 4.0])), 5)
-    5.0
-    """
+    added in float32 in rows of 512, whose error is below 512 units of the last place, and the rows in float64."""
     in_rows = vector.numel() // ROW * ROW
     if vector.numel() >= FAST_FROM and vector.dtype == torch.float32:
         flat = vector.reshape(-1)

@@ -59,13 +59,8 @@ class Participation:
 
 
 def planned_participations(*, rounds: int, share: float) -> int:
-    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share). A
-    client drawn more often than that runs out early and stays out; one drawn less often keeps what is left. So this number
-    decides how much noise there is, never whether a budget holds.
-
-    >>> planned_participations(rounds=100, share=1.0), planned_participations(rounds=100, share=0.1)
-    (100, 16)
-    """
+    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share). It
+    decides how much noise there is, never whether a budget holds."""
     if share >= 1:
         return rounds
     mean = rounds * share
@@ -163,11 +158,7 @@ class Cyclic(Sampler):
 
 
 def cyclic(population: int, cohort: int, *, seed: int) -> Cyclic:
-    """Clients are dealt in the order of a public permutation, so that groups differ by at most one client.
-
-    >>> sorted(cyclic(5, 3, seed=0).groups)
-    [0, 0, 0, 1, 1]
-    """
+    """Clients are dealt in the order of a public permutation, so that groups differ by at most one client."""
     cycle, groups = -(-population // cohort), np.empty(population, dtype=np.int64)
     groups[seeded(seed)("groups").generator().permutation(population)] = np.arange(population) % cycle
     return Cyclic(population, cohort, tuple(groups.tolist()), cycle)

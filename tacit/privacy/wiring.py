@@ -31,7 +31,6 @@ from tacit.training.optimizer import (
     rounds_in_it,
 )
 from tacit.training.sgd import Local, LocalSgd
-from tacit.types import Client
 
 IMAGE_DIMENSIONS = 3  # channels, height, width
 PIXELS_A_STEP = 14  # of an image's side, for each pixel that views are moved by: 2 of 28
@@ -86,14 +85,10 @@ class Wiring:
         """A client's training where its update is bounded as a whole: plain SGD, or somebody else's. Where privacy is
         promised its result is not trusted: it is clipped before anything is released."""
         train = self.experiment.train
-
-        def batch(client: Client) -> int:
-            return max(1, round(train.sampling_rate * client.size)) if train.sampling_rate else train.batch
-
-        def steps(client: Client) -> int:
-            return train.local_epochs * -(-client.size // batch(client)) if train.local_epochs else train.steps
-
-        return self.local or LocalSgd(steps, batch, train.learning_rate, self.descent)
+        own = LocalSgd(
+            train.steps, train.batch, train.learning_rate, self.descent, train.sampling_rate, train.local_epochs
+        )
+        return self.local or own
 
     @cached_property
     def descent(self) -> Descent:
@@ -163,7 +158,7 @@ class Wiring:
         if during:
             return MeanRegularised(places, self.experiment.personal.strength or 0.0)
         if steps is None and isinstance(training, LocalSgd):
-            steps = np.array([training.steps(population[index]) for index in range(len(population))])
+            steps = np.array([training.batch_and_steps(population[index])[1] for index in range(len(population))])
         if steps is None:
             raise BadInput('train.control = "scaffold" corrects Tacit\'s own training, and no other: leave it out.')
 

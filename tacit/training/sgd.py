@@ -244,19 +244,27 @@ Local = Callable[[Workspace, torch.Tensor, Client, Stream], Trained]
 
 @dataclass(frozen=True)
 class LocalSgd:
-    """SGD with the settings of an experiment: how many steps a client takes, on which batches."""
+    """SGD with the settings of an experiment. A rate gives each client a batch of its own, epochs its own steps."""
 
-    steps: Callable[[Client], int]
-    batch_size: Callable[[Client], int]
+    steps: int
+    batch_size: int
     learning_rate: float
     descent: Descent = PLAIN
+    sampling_rate: float | None = None
+    epochs: int | None = None
+
+    def batch_and_steps(self, client: Client) -> tuple[int, int]:
+        """How many rows are in a client's batches, and how many steps it takes."""
+        batch = max(1, round(self.sampling_rate * client.size)) if self.sampling_rate else self.batch_size
+        return batch, self.epochs * -(-client.size // batch) if self.epochs else self.steps
 
     def for_round(self, round: int, correction: torch.Tensor | None = None) -> "LocalSgd":
         return replace(self, descent=self.descent.for_round(round, correction))
 
     def __call__(self, work: Workspace, theta_0: torch.Tensor, client: Client, stream: Stream) -> Trained:
+        batch, steps = self.batch_and_steps(client)
         how = {"learning_rate": self.learning_rate, "descent": self.descent, "stream": stream}
-        return sgd(work, theta_0, client, steps=self.steps(client), batch_size=self.batch_size(client), **how)  # type: ignore
+        return sgd(work, theta_0, client, steps=steps, batch_size=batch, **how)  # type: ignore
 
 
 def sgd(

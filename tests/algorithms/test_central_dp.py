@@ -9,9 +9,9 @@ import torch
 from statistical import has_std
 
 from tacit.algorithms import finished
-from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.central_dp import CentralDP, QuantileClip
 from tacit.errors import BadInput, TrainingDiverged
-from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
+from tacit.privacy.central.kind import CohortGaussian
 from tacit.random import seeded
 from tacit.training.optimizer import Sgd
 from tacit.training.sgd import Trained

@@ -18,10 +18,10 @@ from tacit.errors import BadData, BadInput, TacitError
 from tacit.lab.audit import run as auditing
 from tacit.lab.audit.estimate import share
 from tacit.lab.audit.run import audit_run
-from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.distributed.mechanism import SharedNoise
 from tacit.privacy.ledger.reader import accounts
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.privacy.mechanism import ExactSum
 from tacit.random import seeded
 from tacit.report.collect import run_page

@@ -23,7 +23,7 @@ from tacit.lab.audit.estimate import (
 )
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import RoundedGaussianDpEvent
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 
 DELTA = 1e-5
 

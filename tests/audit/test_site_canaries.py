@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tacit.cli.app import app
 from tacit.errors import BadInput, Refused
 from tacit.lab.audit.run import audit_site
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.types import Private
 
 DOUBT = 1e-6

@@ -15,7 +15,7 @@ from tacit.engine.run_folder import open_folder
 from tacit.engine.stacked import noised_there, stacked, started
 from tacit.engine.trainers import Trainer
 from tacit.errors import BadInput, LedgerError
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.training.fused import DeviceStream
 
 SETTINGS = {

@@ -23,7 +23,7 @@ from tacit.errors import BadInput, Refused, TacitError
 from tacit.lab.audit.mechanism import prepared
 from tacit.lab.tuning.price import refuse_unsearchable
 from tacit.privacy.accounting import price
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
 from tacit.training.optimizer import CONSTANT, Sgd

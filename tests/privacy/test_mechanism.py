@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from statistical import has_std, is_normal, is_poisson_sampling
 
 import tacit
 from tacit.algorithms import finished
@@ -15,9 +16,9 @@ from tacit.algorithms.central_dp import CentralDP
 from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.distributed.mechanism import even
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.random import seeded
 from tacit.training.optimizer import Sgd
 from tacit.types import Bounded, Message, Private
@@ -45,6 +46,55 @@ def steps(mechanism, bounded, *, count=3):
 @pytest.fixture(params=MECHANISMS)
 def given(request):
     return MECHANISMS[request.param]
+
+
+GAUSSIANS = pytest.mark.parametrize("name", ["local", "poisson cohorts"])
+
+
+@GAUSSIANS
+def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves(name):
+    (mechanism, _), total = MECHANISMS[name], torch.arange(100_000.0)
+    _, noised = mechanism.noise({}, seeded(0)("noise"), Bounded(torch.zeros(100_000), 0.5))
+    assert noised.noise_std == pytest.approx(1.3 * 0.5)
+    assert is_normal(noised.vector, 1.3 * 0.5)
+    for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+        assert has_std(noised.vector, 1.3 * 0.5 * factor) is right
+    _, added = mechanism.noise({}, seeded(0)("noise"), Bounded(total, 0.5))
+    assert torch.allclose(added.vector, total + noised.vector)
+    with pytest.raises(AttributeError):  # what was not bounded has no noise
+        mechanism.noise({}, seeded(0)("noise"), total)
+
+
+@GAUSSIANS
+def test_batches_and_cohorts_are_poisson_samples(name):
+    (mechanism, _), stream = MECHANISMS[name], seeded(0)("batches")
+    assert is_poisson_sampling([mechanism.sample({}, stream, SIZE)[1] for _ in range(2000)], size=SIZE, rate=0.2)
+
+
+def test_the_verdict_rejects_fixed_size_shuffled_and_wrong_rate_batches():
+    rng = np.random.default_rng(0)
+    fixed = [rng.choice(50, size=10, replace=False) for _ in range(2000)]
+    shuffled = [part for _ in range(400) for part in np.split(rng.permutation(50), 5)]
+    denser = [np.flatnonzero(rng.random(50) < 0.23) for _ in range(2000)]
+    replaced = [rng.choice(50, size=rng.binomial(50, 0.2)) for _ in range(2000)]
+    for wrong in (fixed, shuffled, denser, replaced):
+        assert not is_poisson_sampling(wrong, size=50, rate=0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier > 0"),
+        ({"noise_multiplier": float("nan")}, "finite"),
+        ({"clip": -1.0}, "clip > 0"),
+        ({"sampling_rate": 0.0}, "sampling_rate"),
+        ({"sampling_rate": 1.5}, "sampling_rate"),
+        ({"steps": 0}, "steps >= 1"),
+    ],
+)
+def test_a_mechanism_that_would_break_its_promise_is_refused(change, message):
+    with pytest.raises(BadInput, match=message):
+        SampledGaussian(**{"noise_multiplier": 1.0, "clip": 1.0, "sampling_rate": 0.1} | change)
 
 
 def test_the_same_stream_gives_the_same_steps_and_every_step_is_another(given):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting import DpEvent
-from statistical import has_std, is_normal
+from statistical import has_std
 from torch import nn
 
 import tacit
@@ -29,7 +29,7 @@ from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.random import seeded
 from tacit.training.sgd import dp_sgd, workspace
-from tacit.types import Bounded, Budget, Client, Private
+from tacit.types import Budget, Client, Private
 from tacit.wire import pack, unpack
 
 SIZE, CLIP, Z = 40, 1e-3, 1.5
@@ -107,73 +107,12 @@ def known(monkeypatch):
     events.register(TREE)
 
 
-def nodes(steps):
-    """The matrix of the tree: row t holds the steps that node t is the sum of."""
-    rows = np.zeros((steps, steps))
-    for t in range(1, steps + 1):
-        rows[t - 1, t - (t & -t) : t] = 1
-    return rows
-
-
-def noises(mechanism, dimension, *, total=0.0):
-    """The noise of every step, and what each says its standard deviation is."""
-    state, stream, found, stds = mechanism.init(), seeded(0)("tree"), [], []
-    for _ in range(mechanism.steps):
-        bounded = Bounded(torch.full((dimension,), total), mechanism.clip)
-        state, noisy = mechanism.noise(state, stream, bounded)
-        found.append((noisy.vector - total).double().numpy())
-        stds.append(noisy.noise_std)
-    return np.array(found), stds
-
-
 def client_of(features=64, scale=1.0):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(features, 10))
     work = workspace(model, clip=CLIP, physical_batch=256)
     x, y = scale * torch.randn(SIZE, features), torch.randint(10, (SIZE,))
     return work, work.theta.clone(), Client(0, "a", Budget(9.0, 1e-5), x, y)
-
-
-@pytest.mark.parametrize("steps", range(1, 34))
-def test_one_record_moves_the_tree_by_what_is_priced_and_no_less(steps):
-    most = (nodes(steps) ** 2).sum(0).max()  # of C^2, over all nodes that a step is in
-    assert TreeDpEvent(Z, steps).whole == pytest.approx(Z / math.sqrt(most))
-
-
-@pytest.mark.parametrize("steps", [1, 5, 8])
-def test_prefix_sums_telescope_to_the_noise_of_their_nodes(steps):
-    found, _ = noises(TreeGaussian(Z, CLIP, steps), 1000)
-    stream = seeded(0)("tree")
-    drawn = Z * CLIP * np.array([stream.normal(1000).double().numpy() for _ in range(steps)])
-    assert np.allclose(nodes(steps) @ found, drawn, atol=1e-8)  # each node carries its own draw and nothing else
-    for t in range(1, steps + 1):
-        prefix, start = np.zeros(1000), t
-        while start:  # the nodes of the binary digits of t
-            prefix, start = prefix + drawn[start - 1], start & (start - 1)
-        assert np.allclose(found[:t].sum(0), prefix, atol=1e-8)
-
-
-def test_noise_has_the_stated_std_and_not_two_thirds_or_three_halves_in_every_step():
-    found, stds = noises(TreeGaussian(Z, CLIP, 8), 50_000)
-    for t, (noise, std) in enumerate(zip(found, stds, strict=True), start=1):
-        assert std == pytest.approx(Z * CLIP * math.sqrt((t & -t).bit_length()))
-        assert has_std(noise, std)
-        assert is_normal(noise, std)
-        assert not has_std(noise, std * 2 / 3)
-        assert not has_std(noise, std * 3 / 2)
-
-
-def test_every_record_is_in_one_step_and_who_else_is_there_changes_nothing():
-    mechanism, turns = TreeGaussian(Z, CLIP, 8), []
-    for size in (1000, 999):
-        state, stream, batches = mechanism.init(), seeded(0)("turns"), []
-        for _ in range(8):
-            state, batch = mechanism.sample(state, stream, size)
-            state, _ = mechanism.noise(state, seeded(0)("noise"), Bounded(torch.zeros(2), CLIP))
-            batches.append(batch)
-        assert sorted(np.concatenate(batches)) == list(range(size))
-        turns.append(batches)
-    assert all(set(less) == set(more) - {999} for more, less in zip(*turns, strict=True))
 
 
 @pytest.mark.parametrize("steps", [7, 8])

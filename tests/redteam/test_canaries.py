@@ -26,7 +26,7 @@ from tacit.errors import BadData, BadInput, TacitError
 from tacit.lab.audit import run as auditing
 from tacit.lab.audit.estimate import Charged, Traces, _repeated, guess_counts, measured, scores
 from tacit.lab.audit.run import audit_run, audit_site
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.random import seeded
 from tacit.report.collect import run_page
 from tacit.training.sgd import Trained

@@ -13,7 +13,7 @@ from tacit.algorithms.record_sums import RecordSums, SumNoise, longest
 from tacit.crypto.grid import SumGrid
 from tacit.engine.assemble import build
 from tacit.engine.trainers import workspace_of
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.random import seeded
 from tacit.training.optimizer import CONSTANT, Sgd
 from tacit.types import Message

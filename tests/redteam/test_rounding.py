@@ -14,7 +14,7 @@ from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
 from tacit.errors import BadInput
 from tacit.privacy.central.banded import Banded, BandedGaussian
-from tacit.privacy.central.mechanism import CohortGaussian
+from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.mechanism import FAST_FROM, ExactSum, bound, norm_bound, row_norm_bounds, row_scales
 from tacit.random import seeded
 from tacit.training.flat import flatten

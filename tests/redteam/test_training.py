@@ -18,7 +18,7 @@ from tacit.engine.trainers import OneByOne, task
 from tacit.errors import ModelRefused
 from tacit.parts.losses import cross_entropy
 from tacit.parts.models import build as build_model
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.random import seeded
 from tacit.training.batches import Viewed, over_views
 from tacit.training.flat import flatten
@@ -218,7 +218,7 @@ def test_client_level_training_that_fails_is_a_zero_update_with_its_noise(kind):
     if kind == "raises":
         x[3] = 1e4
     work, mechanism = workspace(model, clip=CLIP, physical_batch=8), SampledGaussian(1.0, CLIP, 1.0)
-    train = NoisedUpdate(LocalSgd(lambda client: 2, lambda client: 8, learning_rate=0.1))
+    train = NoisedUpdate(LocalSgd(2, 8, learning_rate=0.1))
     client = client_of(x, y, "client")
     found = train(work, work.theta.clone(), client, mechanism, stream=seeded(3)("train")).update
     assert found.noise_std == CLIP
@@ -451,7 +451,7 @@ def test_what_a_client_left_in_a_models_attributes_does_not_reach_the_next_clien
     sent = []
     for before in (x, x + 5):
         work = workspace(Mixes(in_a_number), clip=None, physical_batch=8)
-        theta, sgd = work.theta.clone(), LocalSgd(lambda client: 2, lambda client: 8, learning_rate=0.1)
+        theta, sgd = work.theta.clone(), LocalSgd(2, 8, learning_rate=0.1)
         sgd(work, theta, client_of(before, y), seeded(0)("a"))
         sent.append(sgd(work, theta, client_of(x, y), seeded(0)("b")).update.vector)
     assert torch.equal(*sent)

@@ -9,9 +9,10 @@ from redteam.test_training import CLIP, client_of
 from torch import nn
 
 import tacit
+from tacit.algorithms.central_dp import QuantileClip
 from tacit.errors import BadInput
-from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.central.kind import CohortGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.random import Stream, seeded
 from tacit.training.sgd import Clipper, dp_sgd, workspace
 

@@ -10,7 +10,7 @@ import tacit
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.report import spending
 from tacit.types import Budget, Client
 

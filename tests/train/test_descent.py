@@ -10,7 +10,7 @@ from statistical import has_std, is_normal
 from torch import nn
 
 from tacit.errors import BadInput
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.random import seeded
 from tacit.training.batches import shuffled
 from tacit.training.optimizer import PLAIN, Cosine, Descent, Step

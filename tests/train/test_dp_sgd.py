@@ -3,7 +3,7 @@ import torch
 from statistical import has_std, is_normal, is_poisson_sampling
 from torch import nn
 
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.random import seeded
 from tacit.training.sgd import dp_sgd, workspace
 from tacit.types import Budget, Client

@@ -11,7 +11,7 @@ import tacit
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.random import seeded
 from tacit.training.sgd import NoisedUpdate, Trained, workspace
 from tacit.types import Budget, Client, Raw

@@ -22,7 +22,7 @@ from tacit.lab.audit.estimate import Charged, Subsets, Traces, charged_for, meas
 from tacit.lab.audit.report import Alike, Layer, RunAudit, pictures
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.disk import EVERYBODY
-from tacit.privacy.local.kind import promised
+from tacit.privacy.local import promised
 from tacit.privacy.plan import kind_of
 from tacit.wire import digest_of
 

@@ -22,11 +22,10 @@ LONGEST = 100  # characters of the name of a split or a side
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event, for all events of its `types`; every price is for add or remove one.
-    `gaussian` gives (q, z) of what costs no more than a Gaussian release with multiplier z of a Poisson sample at rate q.
-    What is no such thing gives a `curve`, upper bounds of its Rényi divergences at `rdp.ORDERS`. `slack` is how far, in
-    total variation, a release may be from that; `alone` is the same release to whoever sees one client's report alone.
-    Guarantee asked of whoever writes one: every bound holds, and `from_record(to_record(event))` costs what `event` costs."""
+    """A kind of event, for all events of its `types`; every price is for add or remove one. `gaussian` gives (q, z) of what
+    costs no more than a Gaussian release with multiplier z of a Poisson sample at rate q; else `curve` gives upper bounds of
+    its Rényi divergences at `rdp.ORDERS`. Guarantee asked of whoever writes one: every bound holds, and
+    `from_record(to_record(event))` costs what `event` costs."""
 
     name: str
     types: tuple[type[DpEvent], ...]
@@ -78,12 +77,8 @@ def kind_named(name: object) -> Kind:
 
 
 def rate_and_multiplier(event: DpEvent) -> tuple[float, float]:
-    """(q, z) of a Gaussian release, Poisson-sampled or not. Raises: BadInput for another event, a rate outside (0, 1], and a
-    multiplier that is not above 0.
-
-    >>> rate_and_multiplier(dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)))
-    (0.1, 2.0)
-    """
+    """(q, z) of a Gaussian release, Poisson-sampled or not. Raises: BadInput for another event, and for numbers without a
+    price."""
     rate = 1.0
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
         rate, event = event.sampling_probability, event.event
@@ -123,7 +118,6 @@ class RoundedGaussianDpEvent(DpEvent):
 
 
 def _fields(name: str, kind: type[Any], **price: Any) -> Kind:
-    """A kind whose words are its fields."""
     return Kind(name, (kind,), asdict, lambda record: kind(**record), **price)
 
 
@@ -142,11 +136,9 @@ register(
 
 @dataclass(frozen=True)
 class IntegerSumDpEvent(DpEvent):
-    """One release of an integer vector's sum that carries at least `shares` independent shares of `law` per coordinate. Two
-    runs differ by a vector of `dimension` integers with a sum of squares of at most `l2_squared`; `share_variance` is per
-    share and coordinate. `slack` is the total variation between all shares as drawn and their law, `cut` the probability
-    that any is cut to its lane. Raises: BadInput for discrete Gaussian shares of a variance below 1/4 (Theorem 1 of
-    arXiv:2102.06387 says nothing there)."""
+    """One opened sum of integer vectors with at least `shares` shares of `law` per coordinate. Two runs differ by `dimension`
+    integers with a sum of squares of at most `l2_squared`. `slack` is the total variation between the shares as drawn and
+    their law, `cut` the probability that any is cut to its lane. Raises: BadInput for shares too narrow to have a price."""
 
     law: str
     share_variance: float
@@ -208,9 +200,8 @@ def tau(w: float) -> float:
 @dataclass(frozen=True)
 class SampledSumDpEvent(DpEvent):
     """One opened sum in which a record takes part with probability `sampling_rate`, under at least `shares` Skellam shares.
-    It moves the sum by integers with a sum of squares of at most `l2_squared`, but for `slack`: the probability that
-    rounding moves it further, that a share is cut to its lane, and the distance of the samplers from their law. Raises:
-    BadInput for numbers out of range."""
+    It moves the sum by integers with a sum of squares of at most `l2_squared`, but for `slack`: that rounding moves it
+    further, that a share is cut to its lane, and the distance of the samplers from their law."""
 
     share_variance: float
     shares: int

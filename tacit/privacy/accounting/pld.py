@@ -37,22 +37,14 @@ ROUNDS = 12  # 64^12 = 2^72: until two neighbouring floats enclose the answer
 
 
 def mu_of(parts: Iterable[tuple[float, float]]) -> float:
-    """The mu of Gaussian releases given as (noise multiplier, how often), rounded up. Guarantee: never below sqrt(sum of
-    count / z^2), Corollary 3.3 of arXiv:1905.02383v3. Nothing released has mu 0.
-
-    >>> round(mu_of([(2.0, 4)]), 6)
-    1.0
-    """
+    """The mu of Gaussian releases given as (noise multiplier, how often): never below sqrt(sum of count / z^2), Corollary 3.3
+    of arXiv:1905.02383v3."""
     return math.hypot(*(math.sqrt(count) / z for z, count in parts)) * (1 + SPECIAL)
 
 
 def log_delta(epsilon: np.ndarray, mu: float) -> np.ndarray:
-    """log delta(epsilon) for epsilon >= 0, rounded up. Guarantee: never below the truth. x and y are off by at most `spread`;
-    d log m / dt is between -1 and 0 for t >= 0 and d log phi / dx is -x. Assumes: mu > 0.
-
-    >>> float(np.exp(log_delta(np.array([0.0, 4.3772]), 1.0)).round(6)[1])
-    1e-05
-    """
+    """log delta(epsilon) for epsilon >= 0 and mu > 0, never below the truth. x and y are off by at most `spread`; d log m /
+    dt is between -1 and 0 for t >= 0 and d log phi / dx is -x."""
     x, y = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     spread = 4 * ROUNDING * y
     relative = SPECIAL + spread
@@ -69,12 +61,8 @@ def _mills(t: np.ndarray) -> np.ndarray:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon >= 0 that `delta` allows, to a few units in the last place. Guarantee: never below it; inf where
-    mu is so large that no float holds it. Raises: BadInput for a delta that is not between 0 and 1.
-
-    >>> round(epsilon(1.0, 1e-5), 4)
-    4.3772
-    """
+    """The smallest epsilon >= 0 that `delta` allows, to a few units in the last place and never below it; inf where no float
+    holds it. Raises: BadInput for a delta that is not between 0 and 1."""
     check.probability(delta=delta)
     if mu == 0:
         return 0.0
@@ -117,12 +105,7 @@ class Losses:
 @lru_cache(maxsize=64)
 def sampled_gaussian(rate: float, z: float, interval: float, tail: float = TAIL) -> tuple[Losses, Losses]:
     """The losses of removing and of adding one unit, `tail` standard deviations of them on the grid. Guarantee: as of
-    `Losses`, for both, whatever the interval: a coarser grid only lies higher. Assumes: 0 < rate <= 1 and z > 0.
-
-    >>> remove, add = sampled_gaussian(0.1, 2.0, 0.01)
-    >>> bool(1 <= remove.masses.sum() + remove.infinite < 1 + 1e-9)
-    True
-    """
+    `Losses`, for both, whatever the interval: a coarser grid only lies higher. Assumes: 0 < rate <= 1 and z > 0."""
     first, last = _ends(rate, z, interval, tail)
     losses = np.arange(first, last + 1) * interval
     excess = _excess(losses, rate=rate, mu=mu_of([(z, 1)])).astype(LONG)
@@ -199,11 +182,9 @@ class Tilted:
 
 
 def epsilon_composed(parts: Parts, delta: float) -> float:
-    """An epsilon that holds at `delta`, within about 0.1 % of the smallest; inf where no bound is found. Guarantee: to add or
-    remove one unit changes the probability of anything that these releases show by at most e^epsilon, except with
-    probability delta, every rounding of this computation included. inf stands for "no statement": the losses are too large
-    for the floats or for a grid of MOST masses, or rounding may exceed delta. Assumes: 0 < rate <= 1, z > 0, counts of at
-    least 1 and 0 < delta < 1; tacit/privacy/accounting/price.py sees to that."""
+    """An epsilon that holds at `delta`, within about 0.1 % of the smallest, every rounding included; inf stands for "no
+    statement": the losses are too large for floats or a grid of MOST masses, or rounding may exceed delta. Assumes: 0 < rate
+    <= 1, z > 0, counts of at least 1 and 0 < delta < 1 (price.py sees to that)."""
     parts = tuple((max(rate, RAREST), min(z, NOISIEST), count) for rate, z, count in parts)
     tail = _tail(sum(count for _, _, count in parts), delta)
     if 2 * max(_widest(z) for _, z, _ in parts) > LARGEST_LOSS:
@@ -219,7 +200,6 @@ def epsilon_composed(parts: Parts, delta: float) -> float:
 
 
 def _on_grid(parts: Parts, tail: float, interval: float, delta: float) -> float:
-    """An epsilon that holds, from losses in whole intervals; these grow until a composition has no more than MOST."""
     while interval <= WIDEST:
         both = [(sampled_gaussian(rate, z, interval, tail), count) for rate, z, count in parts]
         ways = [[(pair[way], count) for pair, count in both] for way in (0, 1)]
@@ -250,7 +230,6 @@ def _least(steps: Steps, tilt: float, interval: float, delta: float) -> float:
 
 
 def _tail(count: int, delta: float) -> float:
-    """How many standard deviations of a step's noise are on its grid: what lies beyond is far below delta / count."""
     return max(TAIL, math.ceil(math.sqrt(2 * (math.log(count) - math.log(delta)))) + 2.0)
 
 

@@ -55,20 +55,9 @@ def alone(event: DpEvent) -> DpEvent:
     return dp_accounting.SelfComposedDpEvent(events.kind_of(inner).alone(inner), times)
 
 
-def on_side(event: DpEvent, *, split: str, side: str) -> DpEvent:
-    """An event, counts around it or not, as one about the records on a side."""
-    inner, times = counted(event)
-    return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, side, inner), times)
-
-
 def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
-    """Counts equal events together, looking inside self-compositions: the order of releases does not change the price.
-    Assumes: events and counts were fixed beforehand. Raises: BadInput for a count that is no whole number from 0 to 2^53.
-
-    >>> gaussian = dp_accounting.GaussianDpEvent(1.0)
-    >>> compose([(gaussian, 2), (dp_accounting.SelfComposedDpEvent(gaussian, 3), 1)])
-    ((GaussianDpEvent(noise_multiplier=1.0), 5),)
-    """
+    """Counts equal events in total, also inside self-compositions: the order of releases does not change the price. Assumes:
+    events and counts were fixed beforehand. Raises: BadInput for a count that is no whole number from 0 to 2^53."""
     counts: Counter[DpEvent] = Counter()
     for event, count in releases:
         inner, times = counted(event)
@@ -78,8 +67,8 @@ def compose(releases: Iterable[tuple[DpEvent, int]]) -> Composition:
 
 def epsilon(composition: Composition, *, delta: float) -> float:
     """The epsilon at `delta` of everything in the composition; 0 for nothing, inf where no bound says anything. Guarantee:
-    not below the smallest that holds for the events' own change, every rounding included. Raises: BadInput for events
-    without a price or without one in total.
+    not below the smallest that holds for the events' own change, every rounding included. Raises: BadInput for events without
+    a price.
 
     >>> step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
     >>> round(epsilon(((step, 150),), delta=1e-5), 2)
@@ -99,11 +88,7 @@ def methods(composition: Composition, *, delta: float) -> dict[str, str]:
 
 
 def named(clients: Iterable[dict[str, str]]) -> str:
-    """The bounds of many clients (`methods`) in words: each once, and for whom it was taken where that differs by the side.
-
-    >>> named([{"trained on": "PLD", "held out": "GDP"}, {"trained on": "RDP", "held out": "GDP"}])
-    'PLD and RDP for records trained on and GDP for records held out'
-    """
+    """The bounds of many clients (`methods`) in words: each once, and for whom it was taken where that differs by the side."""
     found: dict[str, set[str]] = {}
     for one in clients:
         for side, name in one.items():
@@ -182,11 +167,7 @@ def _rdp(composition: Composition, delta: float) -> Bound:
 
 def to_text(event: DpEvent) -> str:
     """A round event as one line of JSON for the ledger; `from_text` is its inverse. Raises: BadInput for what has no price,
-    and for a kind that writes words which are the ledger's own.
-
-    >>> to_text(dp_accounting.GaussianDpEvent(2.0))
-    '{"event": "sampled-gaussian", "noise_multiplier": 2.0, "sampling_rate": 1.0, "steps": 1}'
-    """
+    and for a kind that writes words which are the ledger's own."""
     inner, steps = counted(event)
     kind = events.kind_of(inner)
     record = kind.to_record(inner)
@@ -239,12 +220,8 @@ def noise_multiplier(
     beside: Composition = (),
 ) -> float:
     """The smallest z, to 0.1 %, for which `steps` sampled Gaussian releases cost at most `epsilon`, with those `beside` them.
-    Guarantee: price(z) <= epsilon for the very z that is returned. Raises: BadInput where no multiplier from 0.01 to 1e6
-    can do it.
-
-    >>> round(noise_multiplier(epsilon=3, delta=1e-5, sampling_rate=0.05, steps=150), 2)
-    1.19
-    """
+    Guarantee: price(z) <= epsilon was computed for the z that is returned. Raises: BadInput where no multiplier up to 1e6 can
+    do it."""
     return smallest(_cost(delta, sampling_rate, steps, beside), epsilon=epsilon)
 
 
@@ -277,11 +254,7 @@ def _cost(delta: float, sampling_rate: float, steps: int, beside: Composition = 
 def smallest(cost: Cost, *, epsilon: float) -> float:
     """The smallest z, to 0.1 %, with cost(z) <= epsilon, for any cost that falls with the noise; infinite is no price.
     Guarantee: cost(z) <= epsilon was computed for the z that is returned. Raises: BadInput where no z up to 1e6 keeps
-    epsilon.
-
-    >>> round(smallest(lambda z: 2 / z, epsilon=0.5), 2)
-    4.0
-    """
+    epsilon."""
     check.positive(epsilon=epsilon)
     low, high = _bracket(cost, epsilon)
     at_low, at_high = cost(low), cost(high)
@@ -349,10 +322,9 @@ def affordable(
     most: int = 10**7,
     hint: int = 1,
 ) -> int:
-    """How many more times `event` can be released after `spent` without passing `epsilon`; at most `most`, 0 where `spent`
-    has passed it. Guarantee: the price of `spent` and so many releases is at most `epsilon`; with one more it is not,
-    unless `most` is reached. `hint` saves prices, and changes nothing else. Assumes: all was fixed before the first
-    release (else: the ledger's filter)."""
+    """How many more times `event` can be released after `spent` without passing `epsilon`; at most `most`. Guarantee: that
+    price was computed and is at most `epsilon`; `hint` saves prices and changes nothing else. Assumes: all was fixed before
+    the first release (else: the ledger's filter)."""
 
     def fits(times: int) -> bool:
         return times == 0 or _priced(compose([*spent, (event, times)]), delta=delta)[0] <= epsilon

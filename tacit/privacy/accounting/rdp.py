@@ -42,9 +42,8 @@ _LOG_CHOOSE = log_choose(_ORDER, _K)
 @np.errstate(over="ignore")
 def poisson(rate: float, z: float) -> np.ndarray:
     """The curve at ORDERS of one Gaussian release of a Poisson sample (rate 1: of everything). Guarantee: add or remove one
-    unit, both directions; at each order the least of three upper bounds: without sampling, by whole orders and chords, and
-    dp-accounting's series with SERIES added, where that was measured. Answers are kept: the same array comes back.
-    Assumes: 0 < rate <= 1 and z > 0."""
+    unit, both directions; the least of three upper bounds: without sampling, whole orders and chords, and dp-accounting's
+    series with SERIES added, where that was measured. Assumes: 0 < rate <= 1 and z > 0."""
     unsampled = ORDERS / z / z / 2
     if rate == 1:
         return unsampled
@@ -94,10 +93,9 @@ def between(scaled: Callable[[int], float], orders: np.ndarray = ORDERS) -> np.n
 
 
 def epsilon(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
-    """The least epsilon that a Rényi curve (a sum of the above) allows at `delta`, over its orders. Canonne, Kamath, Steinke
-    2020 (arXiv:2004.00010v4), Proposition 12; 0 where sqrt(1 - e^-KL) <= delta (Bretagnolle, Huber). Guarantee: an upper
-    bound for every curve that is one at these orders; sums of curves may have been rounded by 1e-13 of themselves. inf
-    where every order is. Assumes: all orders are above 1, and 0 < delta < 1."""
+    """The least epsilon that a Rényi curve allows at `delta`: arXiv:2004.00010v4, Proposition 12; 0 where sqrt(1 - e^-KL) <=
+    delta (Bretagnolle, Huber). Guarantee: an upper bound, also of a sum of curves, rounded by 1e-13 of itself; inf where
+    every order is."""
     bound = divergences * (1 + 1e-13) + UNDERFLOW
     paid = -(math.log(delta) + np.log(orders)) / (orders - 1)
     epsilons = bound + np.log1p(-1 / orders) + paid + 4 * UNIT * (bound + np.abs(paid))

@@ -1,28 +1,23 @@
-"""The mechanism of public cohorts: whose turn it is, the noise, which goes on from round to round, and the price of one turn.
-Source: BandMF, Choquette-Choo et al. 2023 (arXiv:2306.08153): the sensitivity of a banded C for turns b or more rounds
-apart, and its Algorithm 9 for the noise. That sums may depend on what was released before: Denisov et al. 2022
-(arXiv:2202.08312). Derivation. S is the clip, z the multiplier, w independent standard normals. What is released is x + S
-z C^-1 w, which is C^-1 (C x + S z w): it is made of C x + S z w and nothing else. One client's turns are a cycle of at
-least b rounds apart, so that its columns of C have no row in common: rows t .. t + b - 1 of C x are all that its turn in
-round t is in, and it moves them by S times the norm of a column, which is 1. A turn is therefore one Gaussian release with
-multiplier z, k turns are k of them one after the other (sqrt(k) / z - GDP), and it does not matter that everybody knows
-who takes part. Nothing is claimed for chance."""
+"""Public cohorts with noise that goes on from round to round: BandMF, Choquette-Choo et al. 2023 (arXiv:2306.08153; Algorithm
+9 for the noise), where sums may depend on what was released before (Denisov et al. 2022, arXiv:2202.08312). S is the clip, z
+the multiplier, w independent standard normals: x + S z C^-1 w is C^-1 (C x + S z w). A client's slots are at least b rounds
+apart, so its columns of C have no row in common: a slot in round t moves rows t .. t + b - 1 of C x by S times a column's
+norm, 1. So each slot is one Gaussian release with multiplier z, and nothing is claimed for chance."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
-from dp_accounting import DpEvent
 from scipy import optimize, signal
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.mechanism import NoiseState, bound, row_scales
+from tacit.privacy.mechanism import CohortMechanism, NoiseState
 from tacit.privacy.samplers import Cyclic
 from tacit.random import Stream
-from tacit.types import Bounded, Private
+from tacit.types import Private
 from tacit.wire import digest_of
 
 # Banded matrix factorisation: which combination of rounds is noised, so that the models carry as little noise as
@@ -35,8 +30,8 @@ GRID = 2.0**20  # coefficients are multiples of 1 / GRID: machines whose last bi
 @dataclass(frozen=True)
 class Banded:
     """C for `rounds` rounds, by its `coefficients` c_0 = 1, c_1, .., c_(b-1) before its columns are normalised. Guarantee:
-    every column of C has norm 1, and columns `bands` or more apart are orthogonal. So vectors of norm at most S in any
-    rounds that far apart, k of them, move C x by at most sqrt(k) S in Frobenius norm, whatever their signs and directions.
+    every column of C has norm 1, and columns `bands` or more apart are orthogonal: vectors of norm at most S in k rounds that
+    far apart move C x by at most sqrt(k) S in Frobenius norm.
 
     >>> Banded((1.0, 0.5), rounds=3).dense().round(3).tolist()
     [[0.894, 0.0, 0.0], [0.447, 0.894, 0.0], [0.0, 0.447, 1.0]]
@@ -72,19 +67,11 @@ class Banded:
         return C
 
     def stds(self) -> np.ndarray:
-        """The standard deviation of C^-1 z in each round, where z has 1.
-
-        >>> Banded((1.0, 0.5), rounds=2).stds().round(3).tolist()
-        [1.118, 1.118]
-        """
+        """The standard deviation of C^-1 z in each round, where z has 1."""
         return _stds(self)
 
     def error(self, workload: np.ndarray | None = None) -> float:
-        """The root-mean-square over rounds of the noise on A x; without a workload, on the sum of all rounds so far.
-
-        >>> round(Banded((1.0,), rounds=200).error(), 3)  # independent noise: the root of the mean of 1 .. 200
-        10.025
-        """
+        """The root-mean-square over rounds of the noise on A x; without a workload, on the sum of all rounds so far."""
         A = toeplitz(np.ones(self.rounds) if workload is None else workload)
         return float(np.linalg.norm(A @ np.linalg.inv(self.dense()))) / math.sqrt(self.rounds)
 
@@ -102,25 +89,16 @@ def toeplitz(column: np.ndarray) -> np.ndarray:
 
 
 def momentum_workload(rounds: int, momentum: float) -> np.ndarray:
-    """What a sum moves the model by in its own round and after so many more: 1 + momentum + momentum^2 + ...
-
-    >>> momentum_workload(3, 0.0).tolist(), momentum_workload(3, 0.5).tolist()
-    ([1.0, 1.0, 1.0], [1.0, 1.5, 1.75])
-    """
+    """What a sum moves the model by in its own round and after so many more: 1 + momentum + momentum^2 + ..."""
     return np.cumsum(float(momentum) ** np.arange(rounds))
 
 
 @lru_cache(maxsize=64)
 def banded(rounds: int, bands: int, momentum: float = 0.0) -> Banded:
     """The constant bands with the least noise on what the server's optimiser makes of the sums, mean squared over rounds.
-    With B = A T^-1, T the bands before columns are normalised, B has constant diagonals B_i whose generating function is
-    a(x) / c(x), so that ||B||^2 = sum (n - i) B_i^2 and dB_i / dc_j = -G_(i-j), G of a(x) / c(x)^2: O(n b), minimised by
-    L-BFGS from the first b coefficients of (1 - x)^(-1/2). The same numbers give the same coefficients; no promise depends
-    on how good they are.
-
-    >>> round(banded(200, 10).error(), 3)
-    3.807
-    """
+    With B = A T^-1, T the bands before columns are normalised, ||B||^2 = sum (n - i) B_i^2, where B_i are those of a(x) /
+    c(x), and dB_i / dc_j = -G_(i-j), G of a(x) / c(x)^2: O(n b), by L-BFGS from (1 - x)^(-1/2). No promise depends on how
+    good they are."""
     check.at_least(1, **{"privacy.bands": bands})
     start = np.cumprod([1.0, *((2 * j - 1) / (2 * j) for j in range(1, bands))])
     if bands == 1 or rounds < bands:
@@ -152,18 +130,12 @@ DAMAGED = (
 
 
 @dataclass(frozen=True)
-class BandedGaussian:
+class BandedGaussian(CohortMechanism):
     """In round t: sum the vectors of norm at most S of the clients in group t mod `cycle`, add S z times row t of C^-1 w. The
-    state holds the round, the last b - 1 rows of the noise (over S z and its column's norm), newest first, the
-    coefficients they were made with, and a digest of whose slot is when. It is as secret as a single update: it takes the
-    noise off a model. Guarantee: every slot of a client costs `event()`, whatever the vectors are and even if they depend
-    on what was released. Assumes: a round is released once, with the state that the round before it left; floats stand for
-    real numbers. Raises: BadInput for a cycle shorter than the bands: a client would be in two of the rounds that share
-    noise.
-
-    >>> BandedGaussian(2.0, 0.5, Banded((1.0, 0.5), rounds=4), groups=(0, 1, 2, 0), cycle=3).sensitivity
-    0.5
-    """
+    state holds the round, the last b - 1 rows of the noise (newest first), the coefficients, and a digest of whose slot is
+    when; it is as secret as an update. Guarantee: every slot of a client costs `event()`, even if vectors depend on what was
+    released. Assumes: a round is released once, with the state that the round before it left. Raises: BadInput for a cycle
+    shorter than the bands."""
 
     noise_multiplier: float
     clip: float
@@ -181,21 +153,9 @@ class BandedGaussian:
             )
 
     @cached_property
-    def cohorts(self) -> Cyclic:
+    def cohorts(self) -> Cyclic:  # type: ignore[override]
         """Whose slot each round is, and at which price."""
         return Cyclic(len(self.groups), max(1, -(-len(self.groups) // max(1, self.cycle))), self.groups, self.cycle)
-
-    def at(self, clip: float) -> "BandedGaussian":
-        """The same with another clip: noise and clip move together, so the price stays. Raises BadInput unless it is above 0."""
-        return replace(self, clip=clip)
-
-    @property
-    def sensitivity(self) -> float:
-        return self.clip
-
-    @property
-    def count_std(self) -> None:
-        """No count is released."""
 
     def init(self) -> NoiseState:
         coefficients = torch.tensor(self.strategy.coefficients, dtype=torch.float64)
@@ -216,21 +176,10 @@ class BandedGaussian:
             raise BadInput(f"This cycle is made for {len(self.groups)} clients, got {size}.")
         return state, self.cohorts.draw(stream, int(state[ROUND]))
 
-    def bound(self, update: torch.Tensor) -> Bounded:
-        """One client's update, scaled to norm at most S. Raises BadInput for one that is not finite."""
-        return bound(update, clip=self.clip)
-
-    def bound_rows(self, updates: torch.Tensor) -> torch.Tensor:
-        return row_scales(updates, clip=self.clip)
-
-    def noise(self, state: NoiseState, stream: Stream, bounded: Bounded) -> tuple[NoiseState, Private]:
-        """Noises the sum of the state's round, in its precision; after the last round nothing of the noise is kept. Raises:
-        BadInput for a sum of another sensitivity, a round beyond the last, and a state of another factorisation."""
-        if bounded.sensitivity != self.sensitivity:
-            raise BadInput(
-                f"This noise is made for sensitivity {self.sensitivity}, got a sum of {bounded.sensitivity}."
-            )
-        t, c, total = self.round_of(state), self.strategy.coefficients, bounded.vector
+    def _noised(self, state: NoiseState, stream: Stream, total: torch.Tensor) -> tuple[NoiseState, Private]:
+        """After the last round nothing of the noise is kept. Raises: BadInput for a round beyond the last, and a state of another
+        factorisation."""
+        t, c = self.round_of(state), self.strategy.coefficients
         past = state[PAST] if t and len(c) > 1 else torch.zeros(0, total.numel(), device=total.device)
         if past.shape[1] != total.numel():
             raise BadInput(DAMAGED)
@@ -266,15 +215,6 @@ class BandedGaussian:
                 " keeps the old files."
             )
         return t
-
-    def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
-        """Raises TypeError: a clip that adapts is not in the price."""
-        raise TypeError("this mechanism was not priced for a count")
-
-    def event(self) -> DpEvent:
-        """The price of one turn for the client whose turn it is: one Gaussian release, charged before the first of its b
-        rounds."""
-        return self.cohorts.event(self.noise_multiplier)
 
 
 @lru_cache(maxsize=4)

@@ -1,12 +1,15 @@
 """Central DP: the server is trusted, clips every update and noises the sum of a cohort, drawn in secret or public in a cycle."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
+import torch
 
+from tacit import check
 from tacit.algorithms import Algorithm
-from tacit.algorithms.central_dp import CentralDP
+from tacit.algorithms.central_dp import CentralDP, QuantileClip
 from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
@@ -14,15 +17,84 @@ from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.price import smallest
 from tacit.privacy.central.banded import BandedGaussian, banded
-from tacit.privacy.central.mechanism import CohortGaussian, QuantileClip
 from tacit.privacy.central.records import CentralRecords
 from tacit.privacy.guarantee import Words
+from tacit.privacy.mechanism import CohortMechanism, NoiseState
 from tacit.privacy.plan import Kind, Plan, Purse, Traits
-from tacit.privacy.samplers import Cyclic, Sampler
+from tacit.privacy.samplers import Cyclic, Poisson, Sampler
 from tacit.privacy.wiring import Wiring
+from tacit.random import Stream
 from tacit.training.optimizer import Momentum
-from tacit.types import Client
+from tacit.types import Client, Private
 from tacit.wire import digest_of
+
+# The mechanism: McMahan et al. 2018 (DP-FedAvg, arXiv:1710.06963), with the noisy count of Andrew et al. 2021 (arXiv:1905.03871).
+
+
+@dataclass(frozen=True)
+class CohortGaussian(CohortMechanism):
+    """Draw a cohort, sum its vectors of norm at most C, add N(0, (z C)^2 I). With `count_std` the number of clients whose
+    update was within C is released too, under that noise; the noise on the sum then grows so that both cost z. Guarantee: one
+    round costs `event()`, whoever answers. Assumes: nobody is told who was drawn; floats stand for real numbers. Raises:
+    BadInput for a count whose noise alone would cost more."""
+
+    noise_multiplier: float
+    clip: float
+    population: int
+    cohort: int
+    sampler: str = field(default="poisson", init=False)  # a part of the key of the noise
+    count_std: float | None = None
+
+    def __post_init__(self) -> None:
+        check.positive(noise_multiplier=self.noise_multiplier, clip=self.clip)
+        self.cohorts  # noqa: B018 - refuses what cannot be drawn
+        if self.count_std is not None:
+            check.positive(count_std=self.count_std)
+            if self.noise_multiplier >= 2 * self.count_std:
+                text = f"Counting unclipped updates with noise {self.count_std:g} costs more than a noise multiplier of"
+                raise BadInput(
+                    f"{text} {self.noise_multiplier:.3g} allows: set privacy.adaptive_clip.count_noise higher."
+                )
+
+    @cached_property
+    def cohorts(self) -> Poisson:  # type: ignore[override]
+        return Poisson(self.population, self.cohort)
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation on the sum, per coordinate."""
+        return self.update_multiplier * self.sensitivity
+
+    @property
+    def update_multiplier(self) -> float:
+        """Noise over sensitivity on the sum alone: z where nothing is counted, more where the count takes a part of the
+        price."""
+        if self.count_std is None:
+            return self.noise_multiplier
+        # z_Delta = (z^-2 - z_b^-2)^(-1/2), Theorem 1; a client adds b - 1/2 to the count, so z_b = 2 sigma_b
+        return (self.noise_multiplier**-2 - (2 * self.count_std) ** -2) ** -0.5
+
+    def init(self) -> NoiseState:
+        return {}
+
+    def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
+        """The clients of one round. Raises BadInput for another number of clients than was priced."""
+        if size != self.population:
+            raise BadInput(f"This cohort is priced for {self.population} clients, got {size}.")
+        return state, self.cohorts.draw(stream, 0)
+
+    def _noised(self, state: NoiseState, stream: Stream, total: torch.Tensor) -> tuple[NoiseState, Private]:
+        return state, Private(total.add(stream.normal_like(total), alpha=self.noise_std), self.noise_std)
+
+    def noised_share(self, stream: Stream, unclipped: int, answers: int) -> float:
+        """The share of updates that were *not* clipped, over the expected cohort, with its noise; it may lie outside [0, 1]."""
+        if self.count_std is None:
+            return super().noised_share(stream, unclipped, answers)
+        centred = unclipped - answers / 2 + self.count_std * float(stream.normal(1))
+        return 0.5 + centred / self.cohort
+
+
+# The plans.
 
 MODELS_ONLY = "everybody who sees the models (the server is trusted, and who took part in which round stays secret)"
 UNWATCHED = (
@@ -164,11 +236,7 @@ class BandedPlan(WeighedSums):
 
 def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:
     """w_k = min(n_k, cap) / max over clients, so that none exceeds 1 and C bounds a weighted update; without a cap all are 1.
-    Assumes: the clients' numbers of records are public.
-
-    >>> capped_weights(np.array([5, 20, 400]), 50).tolist()
-    [0.1, 0.4, 1.0]
-    """
+    Assumes: the clients' numbers of records are public."""
     if cap is None:
         return np.ones(len(sizes))
     capped = np.minimum(sizes, cap)

@@ -16,7 +16,7 @@ from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import ONE_RECORD, Words
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import Plan, Purse, Traits
 from tacit.privacy.rates import Rates, choose
 from tacit.privacy.samplers import Participation

@@ -194,10 +194,9 @@ class DistributedPlan(Plan):
         return Encrypted(members, self.grid, wiring.server(rule, statistics), wiring.training)
 
     def _members(self, rule: Rule, wiring: Wiring, statistics: PopulationStatistics) -> Mapping[str, Group]:
-        """Every client's group, by the client's name. Guarantee: every client is in exactly one group; its weight in the sum is
-        at most 1, so that the grid bounds a weighted report. What is public of a client (records, epsilon, noise) is stated
-        beside the sum, never beside a report. Tables and keys are made here, before client processes fork. Raises: BadInput or
-        KeyRefused for seals that cannot be had, BadInput for lanes that do not fit the key."""
+        """Every client's group, by the client's name; each is in exactly one, with a weight of at most 1, so that the grid
+        bounds a weighted report. What is public of a client is stated beside the sum, never beside a report. Raises: BadInput
+        or KeyRefused for seals that cannot be had."""
         population, known = wiring.population, list(wiring.facts(statistics))
         seals = wiring.seals or OneProcess(wiring.experiment, len(population))
         members: dict[str, Group] = {}
@@ -233,10 +232,8 @@ class DistributedPlan(Plan):
     def also(
         self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
     ) -> tuple[Guarantee, ...]:
-        """What is left against somebody who can read single reports: each is protected by its own share of the noise alone.
-        Every charge of the ledger is priced again as one report (`price.alone`): the same unit, change and delta, a larger
-        epsilon.
-        """
+        """What is left against somebody who reads single reports: every charge is priced again as one report
+        (`price.alone`), with the same unit, change and delta."""
         protect = experiment.protect
         reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
         readers = {

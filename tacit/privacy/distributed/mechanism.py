@@ -26,12 +26,10 @@ LOG2_CUT = -80  # log2 of the probability, in one round, that any share of any c
 
 @dataclass(frozen=True)
 class SharedNoise:
-    """The share of every client of a round. `share_variance` is per coordinate, in squared grid steps. Guarantee: a sum of at
+    """The share of every client of a round; `share_variance` is per coordinate, in squared grid steps. Guarantee: a sum of at
     least `fewest` of at most `most` reports costs `event()`, also to whoever knows the shares of `colluding` of them; one
-    report alone costs `alone()`. The law holds to 2^-200 in each draw, and a share is cut to its lane with a probability
-    of at most 2^-80 a round; both are in the price. Assumes: nobody opens a sum of fewer reports, or two different sums of
-    one round; the other clients draw as said. Raises: BadInput for a share without a price, and unless colluding < fewest
-    <= most.
+    report alone costs `alone()`. Assumes: nobody opens a sum of fewer reports, or two different sums of one round; the other
+    clients draw as said. Raises: BadInput for a share without a price, and unless colluding < fewest <= most.
 
     >>> noise = even(multiplier=2.0, law="skellam", l2_squared=100, dimension=10, fewest=5, colluding=1, most=8)
     >>> noise.share_variance, noise.multiplier, noise.event().shares
@@ -95,6 +93,10 @@ class SharedNoise:
         return state, Shared(torch.from_numpy(np.clip(bounded.values + share, -edge, edge)))
 
     def event(self) -> IntegerSumDpEvent:
+        return self._event
+
+    @cached_property
+    def _event(self) -> IntegerSumDpEvent:
         slack = self.dimension * self.most * distance(self._law)
         sizes = (self.honest, self.l2_squared, self.dimension)
         return IntegerSumDpEvent(self.law, self.share_variance, *sizes, slack, cut=2.0**LOG2_CUT)
@@ -103,7 +105,7 @@ class SharedNoise:
         """The price of one report seen by itself: one share of noise, which may be next to none."""
         return self.event().alone()
 
-    @property
+    @cached_property
     def _law(self) -> Law:
         return LAWS[self.law](self.share_variance)
 

@@ -88,11 +88,7 @@ def secret_of(ledger: Path) -> Path:
 
 
 def keyed(key: bytes, text: bytes | str) -> str:
-    """What stands in a ledger, or anywhere else, for a text that follows from rows.
-
-    >>> keyed(b"one", "rows") == keyed(b"one", "rows"), keyed(b"one", "rows") == keyed(b"other", "rows")
-    (True, False)
-    """
+    """What stands in a ledger, or anywhere else, for a text that follows from rows."""
     raw = text.encode() if isinstance(text, str) else text
     return hashlib.blake2b(raw, digest_size=KEYED_BYTES, key=key, person=b"tacit-ledger").hexdigest()
 
@@ -138,10 +134,9 @@ def begun_at(ledger: Path) -> bool:
 
 
 def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
-    """Opens or makes a ledger for charging; `key` is that of its secret. Guarantee: only its owner can open the file and what
-    SQLite writes beside it. A transaction that was committed through this connection has reached the disk
-    (`synchronous=FULL`, rollback journal); one that finds the file locked waits BUSY_SECONDS. Raises: LedgerError for what
-    cannot be opened, has another format (it is left as it is), or belongs to other data."""
+    """Opens or makes a ledger for charging. Guarantee: only its owner can open the file and what SQLite writes beside it; a
+    committed transaction has reached the disk (`synchronous=FULL`, rollback journal). Raises: LedgerError for what cannot be
+    opened, has another format (it is left as it is), or belongs to other data."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():

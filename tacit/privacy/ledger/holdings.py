@@ -1,8 +1,7 @@
 """Who holds which row, and which rows are held out: the identity of a population whose clients the data itself names. Rows
-may come and go, and their client's charges carry over. A row that changes hands would have the charges of two clients, and
-one that leaves the protected rows for the test set would be public: both are refused. Rows are known by a hash of their
-encoded values and label under the ledger's key, and counted: rows that were at two clients from the first are no move; a
-move is a row that is new with one client and missing with another, whether at once or in two steps."""
+may come and go with their client's charges; a row that changes hands, or leaves the protected rows for the test set, is
+refused. Rows are known by a keyed hash of their encoded values and label, and counted: a move is a row that is new with one
+client and missing with another, whether at once or in two steps."""
 
 import hashlib
 import sqlite3
@@ -26,12 +25,10 @@ MOST_ROWS = 500_000  # that a ledger knows one by one
 
 @dataclass(frozen=True, eq=False)
 class Holdings:
-    """How often each row (`counts`) is with each client; the empty name has the test rows. Without `counts` a ledger that was
-    charged for these rows is used with no others, and the other way round: that is for more rows than it can know one by one, and
-    for rows that were passed from Python, of which nobody knows how they were encoded. Guarantee: a row that was charged to one
-    client is not charged to another later, and does not become a test row, as far as the hash of its values tells rows
-    apart (blake2b, 128 bits). Equal rows that two clients had from the first stay with both. Assumes: a row that is
-    changed is another row. Whoever edits a value of a row hides its move; that is beyond this check."""
+    """How often each row (`counts`) is with each client; the empty name has the test rows. Without `counts` (very many rows,
+    or rows passed from Python) a ledger is used with exactly these rows. Guarantee: a row that was charged to one client is
+    not charged to another later, and does not become a test row, as far as a hash of 128 bits tells rows apart. Assumes: a
+    row that is changed is another row."""
 
     digest: str
     counts: Mapping[bytes, Mapping[str, int]] | None = field(default=None, repr=False)
@@ -86,11 +83,7 @@ class Holdings:
 
 
 def _moved(here: Mapping[str, int], known: dict[str, tuple[int, int]]) -> tuple[str, str] | None:
-    """(from, to) of a row that is new with one client and missing with another, or new in the test set at all.
-
-    >>> _moved({"b": 1}, {"a": (1, 1)}), _moved({"a": 1, "b": 1}, {"a": (1, 1)})
-    (('a', 'b'), None)
-    """
+    """(from, to) of a row that is new with one client and missing with another, or new in the test set at all."""
     for client, count in here.items():
         others = [other for other in known if other != client]
         gone = [other for other in others if here.get(other, 0) < known[other][1]]

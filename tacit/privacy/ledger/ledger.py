@@ -1,15 +1,11 @@
 """The ledger: who was charged what, for which round of which run. Append-only, on disk, paid before anything is released.
 
 A charge belongs to (client, run, round, attempt). An attempt names everything the released bits are a function of
-(tacit/engine/release.py): a round that repeats the very same release is paid once; anything else is paid again. Where the secret
-of a cohort is part of the price, every client pays for every round, in one row. Record and client level are never added.
-
-Within a run a client releases one and the same event, at most `most` times, and each of its queries once, all fixed when it is
-first charged: PLD (or RDP) at the run's own delta is a theorem there. That price is sealed before the first release. Across runs
-the researcher chooses the next run after seeing the ones before, and composing privacy losses jointly would be no filter
-(arXiv:2602.06756). Basic composition, sum of epsilon_i <= epsilon and sum of delta_i <= delta, is a valid filter for parameters
-chosen adaptively, and the sum of the epsilon_i a valid odometer (Rogers, Roth, Ullman, Vadhan 2016, arXiv:1605.08294, section 3);
-concurrent runs change nothing (Haney et al. 2023, arXiv:2309.05901v2). So what other runs have sealed counts as spent."""
+(tacit/engine/release.py): the very same release is paid once, anything else again. Within a run a client releases one event
+at most `most` times, and each of its queries once, all fixed when it is first charged: that joint price is sealed before
+the first release. Across runs, chosen after seeing the ones before, what other runs have sealed counts as spent: basic
+composition is a valid filter and odometer (arXiv:1605.08294, section 3), also for concurrent runs (arXiv:2309.05901v2), and
+joint privacy losses are none (arXiv:2602.06756)."""
 
 import math
 import sqlite3
@@ -56,12 +52,7 @@ class Spent:
 @dataclass(frozen=True)
 class Before:
     """The seals of other runs in one unit, by client; what everybody was sealed for stands under the empty name. Noise is
-    sized for what they leave; a run keeps this in `run.json`, so that resuming it gives the same noise.
-
-    >>> before = Before(1, {"": Spent(1.0, 1e-6), "north": Spent(0.5, 1e-6)})
-    >>> before.of("north").epsilon, before.of("south").epsilon, before.of("").epsilon
-    (1.5, 1.0, 1.5)
-    """
+    sized for what they leave; a run keeps this in `run.json`, so that resuming it gives the same noise."""
 
     runs: int = 0
     sealed: Mapping[str, Spent] = field(default_factory=dict, repr=False)
@@ -124,12 +115,7 @@ class Seal:
             )
 
     def stands(self, budget: Budget, *, before: Spent, most_epsilon: float = math.inf) -> bool:
-        """Whether all that was sealed is still within the budget. It is not where that, or `most_epsilon`, was lowered since.
-
-        >>> sealed = Seal("client", "", 1e-6, most=9, epsilon=2.0)
-        >>> [sealed.stands(Budget(epsilon, 1e-6, "client"), before=Spent(0.5)) for epsilon in (3.0, 2.0)]
-        [True, False]
-        """
+        """Whether all that was sealed is still within the budget: it is not where that, or `most_epsilon`, was lowered since."""
         if self.epsilon > most_epsilon * (1 + ROUNDING):
             return False
         return budget.epsilon == math.inf or before.epsilon + self.epsilon <= budget.epsilon * (1 + ROUNDING)
@@ -140,11 +126,7 @@ def _texts(asked: Asked) -> tuple[tuple[str, str], ...]:
 
 
 def with_spare(rounds: int) -> int:
-    """The releases that a run of so many planned rounds seals at most.
-
-    >>> with_spare(30)
-    35
-    """
+    """The releases that a run of so many planned rounds seals at most."""
     return rounds + rounds // SPARE_SHARE + SPARE
 
 
@@ -161,16 +143,8 @@ def most_releases(
     spare: bool = True,
 ) -> int:
     """How many releases of the event may be sealed beside the queries, after what other runs have sealed; 0 where none can.
-    `budget.delta` is the run's own share of `total_delta`; `most_epsilon` what this run was promised to cost at most.
-    Guarantee: the epsilon of so many releases and of every query, added to `before.epsilon`, is at most `budget.epsilon`,
-    and the run's delta, added to `before.delta`, at most `total_delta` (to ROUNDING); at most `with_spare(rounds)`, also
-    of an infinite budget.
-
-    >>> from dp_accounting import GaussianDpEvent
-    >>> run = {"total_delta": 2e-6, "rounds": 30, "hint": 1}
-    >>> [most_releases(Budget(3.0, 1e-6), GaussianDpEvent(8.0), before=Spent(e, 1e-6), **run) for e in (0.0, 1.0, 3.0)]
-    [26, 12, 0]
-    """
+    Guarantee: the epsilon of so many releases and of every query, added to `before.epsilon`, is at most `budget.epsilon` and
+    `most_epsilon`, and the run's delta, added to `before.delta`, at most `total_delta` (to ROUNDING)."""
     remaining = min(most_epsilon, math.inf if budget.epsilon == math.inf else budget.epsilon - before.epsilon)
     if remaining <= 0 or before.delta + budget.delta > total_delta * (1 + ROUNDING):
         return 0
@@ -189,19 +163,15 @@ def seal(budget: Budget, event: DpEvent, *, most: int, asked: Asked = NOTHING_AS
 
 
 class Ledger:
-    """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`. Without
-    `delta` the run has all of its clients' budgets'. `most_epsilon` is what it may cost a client; `asked` gives the
-    queries that a client answers beside its rounds; without `spare` no releases for rounds that must be repeated are
-    sealed. `watermarks` say how far the ledger has come; `conditions` are what it must not contradict, made with its key and
-    noted with the first charge; `refuse_copies` is asked before every charge, and again once it is on disk.
+    """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`. `asked`
+    gives a client's queries; without `spare` no repeated rounds are sealed; `watermarks` say how far the ledger has come;
+    `conditions` are noted with the first charge; `refuse_copies` is asked before and after every charge.
 
-    Guarantee: after `admit` returns, what it charged is on disk; over all runs of the file, in whatever order they charge it, no
-    client's sealed prices add up to more than its budget at the time of sealing; `spent` never reports less than what was
-    charged. Every answer is about what has reached the disk. A client has at most one seal a run, written before its first
-    release and never changed. Assumes: a release is made only after `admit` or `admit_everybody` has returned, and
-    `attempt` names everything its bits depend on. Whoever can write to the file can forge it: a watermark shows a ledger that
-    was lost or went back, and nothing more. Raises: LedgerError where the file cannot be opened, has another format or
-    population, is behind a watermark, or contradicts a condition."""
+    Guarantee: after `admit` returns, what it charged is on disk; over all runs of the file no client's sealed prices add up
+    to more than its budget at the time of sealing. A client has at most one seal a run, written before its first release
+    and never changed. Assumes: a release is made only after `admit` has returned, and `attempt` names everything its bits
+    depend on. Whoever can write to the file can forge it. Raises: LedgerError where the file cannot be opened or
+    contradicts any of this."""
 
     def __init__(
         self,
@@ -244,7 +214,6 @@ class Ledger:
         return f"Ledger({str(self.path)!r}: {self._value('SELECT COUNT(*) FROM paid')} charges; entries() lists them)"
 
     def _value(self, query: str, *values: object) -> Any:
-        """The first column of the first row; None where there is no row."""
         row = self._db.execute(query, values).fetchone()
         return row[0] if row else None
 
@@ -265,12 +234,9 @@ class Ledger:
 
     def admit(self, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
         """Charges every client that can pay for the open round, and returns those, in the order given. Guarantee: on return
-        the charges, and the seals of those charged for the first time, are on disk in one transaction, and the watermarks
-        after it. Nobody is charged who is not returned; whoever was charged for this very attempt before is returned and not
-        charged again. Raises: LedgerError if the charge could not be written, is another than was sealed, would mix
-        clients that pay for themselves with a charge to all, or contradicts a condition; BadInput for an event without a
-        price. Then nothing may be released, and nothing was charged, with one exception: where only a watermark could not
-        be written, the charge stands and is not asked for again."""
+        charges and new seals are on disk in one transaction, and the watermarks after it; whoever was charged for this very
+        attempt before is returned and not charged again. Raises: LedgerError if the charge could not be written, is another
+        than was sealed, or contradicts a condition; BadInput for an event without a price. Then nothing may be released."""
         with self._charging():
             priced = [(client, cost(client)) for client in clients]
             paying = [(c, event) for c, event in priced if self.rounds_left(c, event, hint=hint) >= 1]
@@ -281,10 +247,9 @@ class Ledger:
         return [client for client, _ in paying]
 
     def admit_everybody(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> bool:
-        """Charges every client of the population for the open round, if each can pay within `budget`; else nobody. Guarantee:
-        the charge is one row, whatever the size of the population, and on disk on return; clients that were charged alone
-        in other runs are counted by the one that has sealed most. False means that nothing was charged and nothing may be
-        released. Raises: as `admit`."""
+        """Charges every client of the population for the open round, in one row, if each can pay within `budget`; else
+        nobody, and False. Clients that were charged alone in other runs are counted by the one that has sealed most. Raises:
+        as `admit`."""
         with self._charging():
             able = self.rounds_left_to_all(budget, event, hint=hint) >= 1
             if able:
@@ -295,11 +260,10 @@ class Ledger:
         return able
 
     def answer(self, query: str, attempt: str, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
-        """Charges every client that can pay for a query of this run, and returns those; `cost` is that of a round. Whoever
-        cannot pay for the queries and one round beside them pays for none. Guarantee: as `admit`; of one query a client is
-        charged for one attempt: the same one is free and no other is ever allowed, so that one charge stands for one
-        vector. Raises: AnsweredOnce where it was charged under another attempt, and as `admit`; KeyError for a query that
-        was not planned."""
+        """Charges every client that can pay for a query of this run and one round beside it, and returns those; `cost` is
+        that of a round. Guarantee: as `admit`; of one query a client is charged for one attempt: the same one is free, no
+        other is ever allowed. Raises: AnsweredOnce where it was charged under another attempt, KeyError for a query that was
+        not planned."""
         with self._charging():
             self._open(QUERY, f"{query}:{self.keyed(attempt)}")
             paying = [client for client in clients if self._pays_once(query, client, cost(client), hint)]
@@ -402,10 +366,9 @@ class Ledger:
     # How often a client can still pay.
 
     def rounds_left(self, client: Client, event: DpEvent, *, hint: int = 1) -> int:
-        """How many rounds at `event`, the open one included, the client can pay for in this run; 0 or less where it cannot.
-        Before the first charge it is what would be sealed. A budget that was lowered since counts at once. Raises:
-        LedgerError for another event, unit or delta than was sealed; BadInput for an event without a price beside the runs
-        before."""
+        """How many rounds at `event`, the open one included, the client can pay for in this run; before the first charge,
+        what would be sealed. Raises: LedgerError for another event, unit or delta than was sealed; BadInput for one without a
+        price."""
         return self._left(client.id, client.budget, event, hint)
 
     def rounds_left_to_all(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> int:
@@ -470,9 +433,8 @@ class Ledger:
         return min(known.most, self._affordable(name, budget, event, hint))
 
     def _seal(self, name: str, budget: Budget, event: DpEvent, *, hint: int) -> None:
-        """Seals what the run may release about a client, of whom nothing is on disk yet; nothing where that is done already.
-        Assumes: a transaction is open, in which the client's first charge follows, and `_most` allowed at least one
-        release."""
+        """Seals what the run may release about a client; nothing where that is done. Assumes: a transaction is open, in which
+        the client's first charge follows, and `_most` allowed at least one release."""
         if name in self._seals:
             return
         if self._seals if name == ALL else ALL in self._seals:  # one share of delta covers one of the two

@@ -55,11 +55,7 @@ def refuse_before(path: Path, *, population: str, conditions: Iterable[Callable[
 
 
 def recorded(record: Mapping[str, Any]) -> Before:
-    """The inverse of `Before.record`. Raises KeyError, TypeError, ValueError or AttributeError for what is no such record.
-
-    >>> recorded(Before(1, {"north": Spent(0.5, 1e-6)}).record())
-    Before(runs=1)
-    """
+    """The inverse of `Before.record`. Raises KeyError, TypeError, ValueError or AttributeError for what is no such record."""
     sealed = {str(name): Spent(float(epsilon), float(delta)) for name, (epsilon, delta) in record["sealed"].items()}
     return Before(int(record["runs"]), sealed)
 
@@ -131,9 +127,9 @@ def accounts(path: Path) -> list[Account]:
 
 
 def totals(accounts: list[Account]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(epsilon, delta) by client and unit: the sums of what was sealed, by basic composition. Guarantee: an upper
-    bound for what each client has spent in all runs, however they were chosen; units are never added. What everybody was
-    sealed for counts for each client that is named.
+    """(epsilon, delta) by client and unit: the sums of what was sealed, by basic composition. Guarantee: an upper bound for
+    what each client has spent in all runs, however they were chosen; units are never added, and what everybody was sealed for
+    counts for each client.
 
     >>> one = Account("north", "a", "client", 1e-6, sealed=1.0, used=0.5, releases=3, most=6)
     >>> totals([one, Account(EVERYBODY, "b", "client", 1e-6, 2.0, 2.0, 9, 9)])["north", "client"][0]
@@ -177,11 +173,7 @@ def spent(charges: list[dict[str, Any]], *, delta: float) -> dict[tuple[str, str
 
 
 def release(entry: dict[str, Any]) -> str:
-    """What a charge was for, as people read it: rounds count from 1 there, and a query belongs to none.
-
-    >>> release({"round": 0, "attempt": "c0"}), release({"round": QUERY, "attempt": "range age:c0"})
-    ('round 1', 'query range age')
-    """
+    """What a charge was for, as people read it: rounds count from 1 there, and a query belongs to none."""
     number = entry["round"]
     if number == QUERY:
         return f"query {entry['attempt'].partition(':')[0]}"

@@ -237,11 +237,7 @@ def judgement(
     kind: str, metric: str, *, classes: int, numbers: int = 1, largest_error: float | None = None
 ) -> Judgement:
     """What is counted for a task's headline metric, of `classes` or of so many `numbers` a record. Raises: BadInput for a
-    metric that noised counts cannot tell.
-
-    >>> judgement("binary", "auroc", classes=2).cells
-    36
-    """
+    metric that noised counts cannot tell."""
     if kind == "regression" and metric in ("mae", "rmse") and numbers == 1:
         if largest_error is None:
             raise BadInput(
@@ -313,11 +309,7 @@ def combine(
 
 def told_apart(judged: Judgement, metric: str, stds: np.ndarray, expected: np.ndarray) -> bool:
     """Whether noised counts of so many expected records will tell more of a metric than a coin: its interval leaves something
-    out.
-
-    >>> [told_apart(Hits(), "accuracy", np.array([std]), np.array([100.0])) for std in (2.0, 60.0)]
-    [True, False]
-    """
+    out."""
     largest, guessed = 1.0, np.full(judged.cells, 1 / judged.cells)  # who answers at random is in every cell as often
     if isinstance(judged, Errors | Means):  # or has errors that are as often small as large
         largest, guessed = judged.largest, GRID * np.array([1.0, 1 / 2, 1 / 3])[: judged.cells]

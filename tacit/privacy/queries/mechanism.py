@@ -17,8 +17,8 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import SIDES, TRAINED_ON, WORDS, shares, split
 from tacit.privacy import integers
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.events import SLACK, RoundedGaussianDpEvent
-from tacit.privacy.accounting.price import FEW, noise_multipliers, on_side
+from tacit.privacy.accounting.events import SLACK, RoundedGaussianDpEvent, SideDpEvent
+from tacit.privacy.accounting.price import FEW, noise_multipliers
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
 from tacit.types import Private
@@ -36,14 +36,9 @@ class Counts:
 @dataclass(frozen=True)
 class NoisyCounts:
     """Adds round(N(0, z^2 l2_squared)) to each of `cells` counts, once; with a `split`, of the records on one `side` of it.
-    Guarantee: one release costs `event()`, add or remove one record, for whoever sees every noised count; float arithmetic
-    is not in it. Assumes: the counts are of sensitivity `l2_squared`, and of one question there is one release. Raises:
-    BadInput for noise that cannot be drawn as closely as is priced.
-
-    >>> noise = NoisyCounts(noise_multiplier=2.0, l2_squared=4, cells=10)
-    >>> round(noise.noise_std, 2), noise.event().noise_multiplier
-    (4.0, 2.0)
-    """
+    Guarantee: one release costs `event()`, add or remove one record, for whoever sees every noised count. Assumes: the counts
+    are of sensitivity `l2_squared`, and of one question there is one release. Raises: BadInput for noise that cannot be drawn
+    as closely as is priced."""
 
     noise_multiplier: float
     l2_squared: int
@@ -88,13 +83,9 @@ class NoisyCounts:
 
 
 def priced(noise_multiplier: float, *, split: str = "", side: str = "") -> DpEvent:
-    """What counts under this noise cost; with a split, to the records on one side of it.
-
-    >>> priced(2.0)
-    RoundedGaussianDpEvent(noise_multiplier=2.0)
-    """
+    """What counts under this noise cost; with a split, to the records on one side of it."""
     event = RoundedGaussianDpEvent(noise_multiplier)
-    return on_side(event, split=split, side=side) if split else event
+    return SideDpEvent(split, side, event) if split else event
 
 
 # How much of a client's epsilon its queries take: from shares of it to noise, fixed before anything is asked.

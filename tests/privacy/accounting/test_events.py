@@ -11,12 +11,15 @@ from dp_accounting import DpEvent
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, price, rdp
-from tacit.privacy.accounting.events import IntegerSumDpEvent
+from tacit.privacy.accounting.events import SUMS, IntegerSumDpEvent
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
 SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN)
 INTEGERS = IntegerSumDpEvent("skellam", 900.0, 4, 9, 20, slack=1e-12, cut=2.0**-80)
-ALL = [GAUSSIAN, SAMPLED, INTEGERS]
+WIDE = IntegerSumDpEvent("skellam", 0.1 + 0.2, 1, 2**70 + 1, 650, slack=2.0**-200)
+SUMMED = [kind(100.5, 5, 900, 50, 0.25, 1e-40) for kind in SUMS.values()]
+ODD = dp_accounting.PoissonSampledDpEvent(1 / 3, dp_accounting.GaussianDpEvent(0.1 + 0.2))
+ALL = [GAUSSIAN, SAMPLED, ODD, INTEGERS, WIDE, *SUMMED]
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,13 @@ def test_a_name_that_is_not_on_the_list_is_refused_and_imports_nothing(kind):
         (SAMPLED, {"noise_multiplier": -1.0}),
         (SAMPLED, {"noise_multiplier": float("nan")}),
         (SAMPLED, {"noise_multiplier": 0.0}),
-        (INTEGERS, {"shares": 0}),
         (INTEGERS, {"more": 1}),
+        *(
+            (event, change)
+            for event in (INTEGERS, *SUMMED)
+            for change in ({"shares": 0}, {"share_variance": 0.0}, {"l2_squared": 0}, {"dimension": 0}, {"slack": -1.0})
+        ),
+        *((event, {"sampling_rate": rate}) for event in SUMMED for rate in (0.0, 1.5)),
     ],
 )
 def test_a_line_that_has_no_price_is_refused_when_it_is_read(event, change):

@@ -22,11 +22,6 @@ def test_golden_values(steps, by_losses, by_curves):
     assert price._rdp(composition, 1e-5)[0] == pytest.approx(by_curves, abs=0.05 if steps > 150 else 0.005)
 
 
-def test_the_golden_value_for_central_sampling():
-    found = price.epsilon(((poisson(30 / 2400, 1.0), 300),), delta=1e-5)
-    assert found == pytest.approx(1.35, abs=0.02)
-
-
 @pytest.mark.parametrize(
     ("rate", "z", "steps"), [(0.05, 1.0, 150), (0.01, 0.7, 3000), (0.2, 8.0, 500), (1.0, 20.0, 100), (0.05, 25.0, 1000)]
 )
@@ -50,6 +45,7 @@ def test_compose_counts_equal_events_wherever_they_stand():
     nested = dp_accounting.SelfComposedDpEvent(dp_accounting.SelfComposedDpEvent(step, 3), 2)
     assert price.compose([(nested, 2), (step, 1)]) == ((step, 13),)
     assert price.compose([(step, 0)]) == ()
+    assert price.compose([(step, np.int64(3))]) == ((step, 3),)
 
 
 def test_nothing_released_costs_nothing():
@@ -58,14 +54,6 @@ def test_nothing_released_costs_nothing():
 
 def test_one_release_with_almost_no_noise_is_priced_and_huge():
     assert price.epsilon(((dp_accounting.GaussianDpEvent(1e-3), 1),), delta=1e-5) == pytest.approx(5e5, rel=0.02)
-
-
-def test_events_read_back_from_text_exactly():
-    for event in (
-        dp_accounting.SelfComposedDpEvent(poisson(1 / 3, 0.1 + 0.2), 7),
-        dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 1),
-    ):
-        assert price.from_text(price.to_text(event)) == event
 
 
 def test_an_event_without_a_price_is_refused():
@@ -134,7 +122,3 @@ def test_gaussians_among_sampled_releases_are_one_gaussian():
     assert found == pytest.approx(price.epsilon(price.compose([sampled, one]), delta=1e-5), rel=1e-9)
     parts = [price.epsilon((part,), delta=1e-5) for part in (sampled, one)]
     assert max(parts) < found < sum(parts)
-
-
-def test_counts_of_numpy_are_counts():
-    assert price.compose([(poisson(0.05, 1.0), np.int64(3))]) == ((poisson(0.05, 1.0), 3),)

@@ -4,7 +4,7 @@ import pytest
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import IntegerSumDpEvent, RoundedGaussianDpEvent, SideDpEvent
-from tacit.privacy.accounting.price import MOST_SPLITS, on_side
+from tacit.privacy.accounting.price import MOST_SPLITS
 
 STEP = dp_accounting.SelfComposedDpEvent(
     dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)), 20
@@ -16,12 +16,13 @@ def epsilon(*releases):
     return price.epsilon(price.compose((event, 1) for event in releases), delta=1e-5)
 
 
-def train(event, split="s"):
-    return on_side(event, split=split, side="trained on")
+def train(event, split="s", side="trained on"):
+    inner, times = price.counted(event)
+    return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, side, inner), times)
 
 
 def held(event, split="s"):
-    return on_side(event, split=split, side="held out")
+    return train(event, split, "held out")
 
 
 def test_a_record_pays_for_its_own_side_and_for_what_is_about_everybody():

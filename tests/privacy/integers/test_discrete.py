@@ -1,9 +1,7 @@
 """Integer noise: the mass function both ways, sums of shares, the slow twins, OpenDP's sampler, the tails."""
 
 from collections import Counter
-from fractions import Fraction
 
-import exact
 import gmpy2
 import mpmath
 import numpy as np
@@ -44,10 +42,6 @@ def test_draws_follow_the_mass_function_and_not_one_of_two_thirds_or_three_halve
     assert not has_masses(sample + 1, mass(variance))
 
 
-def test_the_verdict_tells_a_skellam_from_a_discrete_gaussian_of_its_variance():
-    assert not has_masses(draw(Skellam(0.5), seeded(0)("noise"), COUNT), gaussian_mass(0.5))
-
-
 def test_a_sum_of_skellam_shares_is_the_skellam_of_the_whole_variance():
     total = sum(draw(Skellam(12.0 / 5), seeded(0)(f"client-{i}"), COUNT) for i in range(5))
     assert has_masses(total, skellam_mass(12.0))
@@ -60,18 +54,6 @@ def test_a_sum_of_discrete_gaussian_shares_is_close_to_the_discrete_gaussian_and
     assert has_masses(wide, gaussian_mass(20.0))
     narrow = sum(draw(DiscreteGaussian(0.2), seeded(0)(f"client-{i}"), COUNT) for i in range(5))
     assert not has_masses(narrow, gaussian_mass(1.0))
-
-
-@pytest.mark.parametrize("variance", [Fraction(3, 10), Fraction(5), Fraction(30)])
-def test_the_exact_twins_have_the_same_laws(variance):
-    stream = seeded(1)("exact")
-    count = 6000
-    slow = np.array([exact.skellam(stream, variance) for _ in range(count)])
-    assert has_masses(slow, skellam_mass(float(variance)))
-    assert not has_masses(slow, skellam_mass(float(variance) * 4 / 9))
-    slow = np.array([exact.discrete_gaussian(stream, variance) for _ in range(count)])
-    assert has_masses(slow, gaussian_mass(float(variance)))
-    assert not has_masses(slow, gaussian_mass(float(variance) * 4 / 9))
 
 
 def test_opendp_draws_the_same_discrete_gaussian():

@@ -15,7 +15,7 @@ from tacit.errors import LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import disk, reader
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.types import Budget, Client
 
 EVENT = SampledGaussian(noise_multiplier=1.0, clip=1.0, sampling_rate=0.05, steps=10).event()
@@ -33,6 +33,25 @@ def ledger(tmp_path, *, run="r", population="p", **settings):
 def pay(book, round, *clients, event=EVENT, attempt="1"):
     book.open_round(round, attempt)
     return book.admit(clients, lambda _: event)
+
+
+def pay_all(book, round, *, epsilon=3.0, event=EVENT, unit="client", attempt="1"):
+    book.open_round(round, attempt)
+    return book.admit_everybody(Budget(epsilon, 1e-5, unit), event)
+
+
+def pay_alone(book, round, *, epsilon=3.0, attempt="1"):
+    return bool(pay(book, round, client(epsilon=epsilon), attempt=attempt))
+
+
+HOW = pytest.mark.parametrize(
+    ("pays", "unit"), [(pay_alone, "record"), (pay_all, "client")], ids=["alone", "everybody"]
+)
+
+
+def left(book, unit, epsilon):
+    one = client(epsilon=epsilon, unit=unit)
+    return book.rounds_left(one, EVENT) if unit == "record" else book.rounds_left_to_all(one.budget, EVENT)
 
 
 def epsilon(rounds, event=EVENT):
@@ -53,11 +72,60 @@ def test_spent_is_the_price_of_everything_charged(tmp_path):
     assert book.spent(client("b")) == 0.0
 
 
-def test_the_round_that_would_overspend_is_refused_and_not_charged(tmp_path):
-    book, tight = ledger(tmp_path), client(epsilon=epsilon(3) + 1e-9)
-    paid = [bool(pay(book, r, tight)) for r in range(5)]
-    assert paid == [True, True, True, False, False]
-    assert book.spent(tight) == epsilon(3) <= tight.budget.epsilon
+@HOW
+def test_rounds_are_paid_until_the_one_that_would_overspend_and_no_more(tmp_path, pays, unit):
+    book, limit = ledger(tmp_path), epsilon(3) + 1e-9
+    assert [pays(book, r, epsilon=limit) for r in range(5)] == [True, True, True, False, False]
+    assert book.spent(client(unit=unit)) == epsilon(3) <= limit
+    assert not pays(ledger(tmp_path, run="two"), 0, epsilon=limit)  # nor by another run
+
+
+@HOW
+def test_rounds_left_count_down_by_one_and_agree_with_a_fresh_ledger(tmp_path, pays, unit):
+    book = ledger(tmp_path)
+    for r in range(8):
+        book.open_round(r, "1")
+        fresh = ledger(tmp_path)
+        assert left(book, unit, epsilon(7)) == left(fresh, unit, epsilon(7)) == 7 - r
+        fresh.close()
+        pays(book, r, epsilon=epsilon(7))
+
+
+@HOW
+def test_two_runs_at_once_never_overspend_in_total(tmp_path, pays, unit):
+    books = [ledger(tmp_path, run="one"), ledger(tmp_path, run="two")]
+    assert sum(pays(books[r % 2], r // 2, epsilon=epsilon(5)) for r in range(12)) == 5
+    assert books[0].spent(client(unit=unit)) <= epsilon(5)
+    assert books[1].other_runs(unit) == 1
+
+
+@HOW
+def test_a_resumed_round_is_paid_once_by_the_same_attempt_and_again_by_another(tmp_path, pays, unit):
+    limit = epsilon(3)
+    for r in range(3):
+        assert pays(ledger(tmp_path), r, epsilon=limit)  # the crash came before the checkpoint of round 2
+    again = ledger(tmp_path)
+    again.open_round(2, "1")
+    assert again.spent(client(unit=unit)) == limit  # counted before it is resumed
+    assert pays(again, 2, epsilon=limit)
+    assert not pays(again, 3, epsilon=limit)
+    assert again.spent(client(unit=unit)) == limit
+    assert not pays(again, 2, epsilon=limit, attempt="other randomness")
+    for book in (ledger(tmp_path, run="two", delta=1.0), ledger(tmp_path, run="two", delta=1.0)):
+        assert pays(book, 0, epsilon=99.0, attempt=str(id(book)))
+    assert book.composition("a", unit) == price.compose([(EVENT, 2)])
+
+
+@HOW
+def test_entries_say_who_was_charged_what_and_when(tmp_path, pays, unit):
+    book = ledger(tmp_path)
+    assert pays(book, 0, epsilon=math.inf)
+    (entry,) = book.entries()
+    assert (entry["client"], entry["round"]) == ("a" if unit == "record" else "every client", 0)
+    assert (entry["unit"], price.from_text(entry["event"])) == (unit, EVENT)
+    assert entry["time"].startswith("20")
+    assert "1 charges" in repr(book)
+    assert book.spent(client(unit=unit)) == epsilon(1)
 
 
 def test_who_cannot_pay_stays_out_and_the_others_go_on(tmp_path):
@@ -75,17 +143,6 @@ def test_a_round_that_is_opened_again_is_still_to_come_once_and_not_twice(tmp_pa
     again.open_round(2, "1")
     assert again.rounds_left(c, EVENT) == 5
     assert [len(pay(again, r, c)) for r in range(2, 8)] == [1] * 5 + [0]
-
-
-def test_rounds_left_counts_down_by_one_and_agrees_with_a_fresh_ledger(tmp_path):
-    book, c = ledger(tmp_path), client(epsilon=epsilon(7))
-    for r in range(8):
-        book.open_round(r, "1")
-        assert book.rounds_left(c, EVENT) == 7 - r
-        fresh = ledger(tmp_path)
-        assert fresh.rounds_left(c, EVENT) == 7 - r
-        fresh.close()
-        book.admit([c], lambda _: EVENT)
 
 
 def test_sealed_prices_of_other_runs_and_charges_of_this_one_add_up(tmp_path):
@@ -132,23 +189,6 @@ def test_a_lowered_budget_counts_at_once_and_a_raised_one_from_the_next_run_on(t
     assert book.rounds_left(client(epsilon=epsilon(9)), EVENT) == 4
 
 
-def test_a_second_run_cannot_spend_what_the_first_has_spent(tmp_path):
-    c = client(epsilon=epsilon(3))
-    first = ledger(tmp_path, run="one")
-    for r in range(3):
-        pay(first, r, c)
-    first.close()
-    assert pay(ledger(tmp_path, run="two"), 0, c) == []
-
-
-def test_two_runs_at_once_never_overspend_together(tmp_path):
-    c = client(epsilon=epsilon(5))
-    books = [ledger(tmp_path, run="one"), ledger(tmp_path, run="two")]
-    paid = sum(len(pay(books[r % 2], r // 2, c)) for r in range(12))
-    assert paid == 5
-    assert books[0].spent(c) <= c.budget.epsilon
-
-
 def test_what_another_run_seals_just_after_a_charge_is_known_to_the_next_one(tmp_path):
     """The state of the file was taken for known after the commit, with what somebody else had written by then."""
     one, other = ledger(tmp_path, run="one", delta=1e-5), ledger(tmp_path, run="other", delta=1e-5)
@@ -182,53 +222,6 @@ def test_record_and_client_charges_are_never_added_or_counted_together(tmp_path)
     assert (whole.other_runs("client"), whole.other_runs("client", apart=True)) == (0, 1)
 
 
-def test_a_resumed_seeded_round_is_paid_once(tmp_path):
-    book = ledger(tmp_path)
-    for r in range(3):
-        pay(book, r, client())
-    book.close()  # the crash came before the checkpoint of round 2
-    again = ledger(tmp_path)
-    pay(again, 2, client())
-    assert again.spent(client()) == epsilon(3)
-
-
-def test_a_resumed_round_of_another_attempt_is_paid_again(tmp_path):
-    book = ledger(tmp_path)
-    for r in range(3):
-        pay(book, r, client())
-    book.close()
-    again = ledger(tmp_path)
-    pay(again, 2, client(), attempt="other randomness")
-    assert again.spent(client()) == epsilon(4)
-
-
-def test_a_resumed_round_that_took_the_last_of_the_budget_is_still_admitted(tmp_path):
-    c = client(epsilon=epsilon(3))
-    book = ledger(tmp_path)
-    for r in range(3):
-        pay(book, r, c)
-    book.close()
-    again = ledger(tmp_path)
-    assert pay(again, 2, c) == [c]
-    assert pay(again, 3, c) == []
-    assert again.spent(c) == epsilon(3)
-
-
-def test_spent_counts_an_interrupted_round_even_before_it_is_resumed(tmp_path):
-    book = ledger(tmp_path)
-    pay(book, 0, client())
-    book.close()
-    again = ledger(tmp_path)
-    again.open_round(0, "1")
-    assert again.spent(client()) == epsilon(1)
-
-
-def test_an_unlimited_budget_is_charged_all_the_same(tmp_path):
-    book, c = ledger(tmp_path), client(epsilon=math.inf)
-    assert pay(book, 0, c) == [c]
-    assert book.spent(c) == epsilon(1)
-
-
 def test_a_ledger_of_other_data_is_refused(tmp_path):
     ledger(tmp_path).close()
     with pytest.raises(LedgerError, match="belongs to other data"):
@@ -242,20 +235,6 @@ def test_a_file_that_is_no_ledger_is_refused_in_one_sentence(tmp_path):
         ledger(tmp_path)
 
 
-def test_entries_say_who_was_charged_what_and_when(tmp_path):
-    book = ledger(tmp_path)
-    pay(book, 0, client("a"), client("b"))
-    entries = list(book.entries())
-    assert [(e["client"], e["round"], e["unit"]) for e in entries] == [("a", 0, "record"), ("b", 0, "record")]
-    assert price.from_text(entries[0]["event"]) == EVENT
-    assert entries[0]["time"].startswith("20")
-
-
-def pay_all(book, round, *, epsilon=3.0, event=EVENT, unit="client", attempt="1"):
-    book.open_round(round, attempt)
-    return book.admit_everybody(Budget(epsilon, 1e-5, unit), event)
-
-
 def test_a_charge_to_everybody_is_one_row_on_disk_that_every_client_has_spent(tmp_path):
     book = ledger(tmp_path)
     assert pay_all(book, 0)
@@ -265,22 +244,6 @@ def test_a_charge_to_everybody_is_one_row_on_disk_that_every_client_has_spent(tm
         assert book.spent(client(name, unit="client")) == epsilon(1)
         assert book.spent(client(name, unit="record")) == 0.0
     assert book.composition(None, "client") == price.compose([(EVENT, 1)])
-
-
-def test_everybody_pays_until_the_round_that_would_overspend_and_then_nobody(tmp_path):
-    book = ledger(tmp_path)
-    assert [pay_all(book, r, epsilon=epsilon(3)) for r in range(5)] == [True, True, True, False, False]
-    assert book.spent(client(unit="client")) == epsilon(3)
-
-
-def test_rounds_left_to_all_count_down_and_agree_with_a_fresh_ledger(tmp_path):
-    book, budget = ledger(tmp_path), Budget(epsilon(4), 1e-5, "client")
-    for r in range(5):
-        book.open_round(r, "1")
-        fresh = ledger(tmp_path)
-        assert book.rounds_left_to_all(budget, EVENT) == fresh.rounds_left_to_all(budget, EVENT) == 4 - r
-        fresh.close()
-        book.admit_everybody(budget, EVENT)
 
 
 def test_what_one_client_was_charged_alone_adds_to_what_everybody_was(tmp_path):
@@ -295,30 +258,6 @@ def test_what_one_client_was_charged_alone_adds_to_what_everybody_was(tmp_path):
     third = ledger(tmp_path, run="three", rounds=1)
     assert not pay_all(third, 0, **limit)  # "a" has no delta left, so nobody pays
     assert third.spent(client("b", unit="client")) == epsilon(3)
-
-
-def test_a_resumed_charge_to_everybody_is_paid_once_by_the_same_attempt_and_again_by_another(tmp_path):
-    for attempt, total in (("1", 3), ("1", 3), ("2", 4)):
-        book = ledger(tmp_path)
-        for r in range(0 if total == 3 and not list(book.entries()) else 2, 3):
-            assert pay_all(book, r, epsilon=epsilon(4), attempt=attempt)
-        assert book.spent(client(unit="client")) == epsilon(total)
-        book.close()
-
-
-def test_two_runs_at_once_never_overspend_everybody_together(tmp_path):
-    books = [ledger(tmp_path, run="one"), ledger(tmp_path, run="two")]
-    assert sum(pay_all(books[r % 2], r // 2, epsilon=epsilon(5)) for r in range(12)) == 5
-    assert books[1].other_runs("client") == 1
-
-
-def test_entries_name_everybody(tmp_path):
-    book = ledger(tmp_path)
-    pay_all(book, 0)
-    (entry,) = book.entries()
-    assert (entry["client"], entry["round"], entry["unit"]) == ("every client", 0, "client")
-    assert price.from_text(entry["event"]) == EVENT
-    assert "1 charges" in repr(book)
 
 
 @pytest.mark.parametrize("format", ["3", "5"])
@@ -354,29 +293,24 @@ def test_a_charge_that_sqlite_takes_back_by_itself_is_sealed_and_charged_anew(tm
     assert list(reader.faults(tmp_path / "ledger.db")) == []
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_a_charge_whose_mark_cannot_be_written_counts_like_any_other(tmp_path, together):
+@HOW
+def test_a_charge_whose_watermark_cannot_be_written_counts_like_any_other(tmp_path, pays, unit):
     """The charge has reached the disk, nothing is released, and the round that is asked for again is paid once."""
     folder = tmp_path / "marks"
     folder.mkdir()
     book = ledger(tmp_path, rounds=10, watermarks=[folder / "mark"])
-    again = pay_all if together else lambda book, round: pay(book, round, client())
     for round in (0, 1):
-        again(book, round)
+        pays(book, round)
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
     with pytest.raises(LedgerError, match="could not be charged for round 3"):
-        again(book, 2)
+        pays(book, 2)
     folder.mkdir()
     fresh = ledger(tmp_path, rounds=10)
     for asked in (book, fresh):
         asked.open_round(2, "1")
-    left = [
-        b.rounds_left_to_all(Budget(3.0, 1e-5, "client"), EVENT) if together else b.rounds_left(client(), EVENT)
-        for b in (book, fresh)
-    ]
-    assert left[0] == left[1]
+    assert left(book, unit, 3.0) == left(fresh, unit, 3.0)
 
 
 def test_synchronous_is_full(tmp_path):

@@ -11,7 +11,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import RoundedGaussianDpEvent
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.local.kind import SampledGaussian
+from tacit.privacy.local import SampledGaussian
 from tacit.types import Budget, Client
 
 EVENT = SampledGaussian(noise_multiplier=1.0, clip=1.0, sampling_rate=0.05, steps=10).event()

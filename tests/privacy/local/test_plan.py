@@ -7,7 +7,7 @@ import torch
 import tacit
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
-from tacit.privacy.local.kind import sampling_rates
+from tacit.privacy.local import sampling_rates
 from tacit.privacy.samplers import planned_participations
 from tacit.random import seeded
 from tacit.training.sgd import workspace

@@ -1,6 +1,6 @@
-"""Local DP: each client noises what it sends, and is protected from everybody who sees it. Source of the two strategies: Liu
-et al., PVLDB 15(4), section 4.2. *spread* gives each client the noise that makes its budget last the planned rounds;
-*same-noise* gives all the same multiplier, and a client drops out when it cannot pay another round."""
+"""Local DP: each client noises what it sends, and is protected from everybody who sees it. The mechanism is DP-SGD's (Abadi et al.
+2016, arXiv:1607.00133, Algorithm 1); the strategies are those of Liu et al., PVLDB 15(4), section 4.2: *spread* makes each budget
+last the planned rounds, under *same-noise* a client drops out when it cannot pay another round."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, TRAINED_ON
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.price import noise_multiplier, noise_multipliers, on_side
+from tacit.privacy.accounting.events import SideDpEvent
+from tacit.privacy.accounting.price import noise_multiplier, noise_multipliers
 from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, RECORD_LEVEL, Words
 from tacit.privacy.mechanism import NoiseState
 from tacit.privacy.plan import Plan, Purse
@@ -35,17 +36,31 @@ from tacit.training.sgd import DpSgd, NoisedUpdate
 from tacit.types import Bounded, Client, Private, Unit
 from tacit.wire import digest_of
 
-# The mechanism of DP-SGD: one frozen object owns the sampling, the noise and their price. Source: Abadi et al. 2016
-# (arXiv:1607.00133), Algorithm 1; Poisson subsampling as in Mironov, Talwar, Zhang 2019 (arXiv:1908.10530).
+OBSERVED = "the server, the other clients and everybody who sees updates or models"
+LEVELS = {"record": RECORD_LEVEL, "client": f"client level, {EMPTIED}, Gaussian on its whole update"}
+
+
+def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
+    """What a client is promised, whose records or whose whole data are the unit; its queries are in the same price."""
+    if unit == "client":
+        return Words(OBSERVED, EMPTIED, "whole updates (nothing is claimed for choosing clients at random)")
+    sampler = "Poisson batches within a client (nothing is claimed for choosing clients at random)"
+    if queries:
+        many = f"answer, once, to 1 query ({queries[0]}), which is"
+        if len(queries) > 1:
+            many = f"answers, once each, to {len(queries)} queries ({', '.join(queries)}), which are"
+        sampler = f"{sampler}, and its {many} in this epsilon"
+    if EVALUATION in queries:
+        sampler += f" ({EVALUATION} is about held-out records alone, which nothing else is about)"
+    return Words(OBSERVED, ONE_RECORD, sampler)
 
 
 @dataclass(frozen=True)
 class SampledGaussian:
     """`steps` times: sample each record with probability q, sum vectors of norm at most C, add N(0, (zC)^2 I). Guarantee: all
-    steps together cost `event()`, for whoever sees every noised sum: add or remove one record; where the whole update is
-    noised (q = 1, one step), empty one client. Assumes: every vector in a sum was clipped to C, batches stay secret, and
-    floating-point noise stands for real-valued noise. Raises: BadInput for a multiplier or clip that is not above 0, a
-    rate outside (0, 1], and fewer than one step.
+    steps cost `event()`, for whoever sees every noised sum: add or remove one record; where the whole update is noised (q =
+    1, one step), empty one client. Assumes: every vector was clipped to C, batches stay secret, floats stand for real
+    numbers. Raises: BadInput for numbers out of range.
 
     >>> SampledGaussian(noise_multiplier=1.0, clip=0.5, sampling_rate=0.1, steps=2).noise_std
     0.5
@@ -89,19 +104,14 @@ class SampledGaussian:
         return state, Private(noisy.float(), self.noise_std)
 
     def event(self) -> DpEvent:
-        """The price of all steps, as dp-accounting describes it.
-
-        >>> SampledGaussian(1.0, clip=0.5, sampling_rate=0.1, steps=2).event().count
-        2
-        """
+        """The price of all steps."""
         return _event(self.noise_multiplier, self.sampling_rate, self.steps, self.split)
 
 
 @lru_cache(maxsize=1 << 16)
 def _event(noise_multiplier: float, sampling_rate: float, steps: int, split: str) -> DpEvent:
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-    composed = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(sampling_rate, gaussian), steps)
-    return on_side(composed, split=split, side=TRAINED_ON) if split else composed
+    one = dp_accounting.PoissonSampledDpEvent(sampling_rate, dp_accounting.GaussianDpEvent(noise_multiplier))
+    return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, TRAINED_ON, one) if split else one, steps)
 
 
 def row_noise(mechanisms: Sequence[SampledGaussian], *, clip: float) -> torch.Tensor:
@@ -114,31 +124,6 @@ def row_noise(mechanisms: Sequence[SampledGaussian], *, clip: float) -> torch.Te
         if clip != mechanism.clip:
             raise BadInput(f"This noise is made for sensitivity {mechanism.clip}, got a vector of {clip}.")
     return torch.tensor([mechanism.noise_std for mechanism in mechanisms])
-
-
-# Local DP in words and rows.
-
-OBSERVED = "the server, the other clients and everybody who sees updates or models"
-LEVELS = {"record": RECORD_LEVEL, "client": f"client level, {EMPTIED}, Gaussian on its whole update"}
-
-
-def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
-    """What a client is promised, whose records or whose whole data are the unit; its queries are in the same price.
-
-    >>> promised("record", ["ranges"]).sampler.partition("), ")[2]
-    'and its answer, once, to 1 query (ranges), which is in this epsilon'
-    """
-    if unit == "client":
-        return Words(OBSERVED, EMPTIED, "whole updates (nothing is claimed for choosing clients at random)")
-    sampler = "Poisson batches within a client (nothing is claimed for choosing clients at random)"
-    if queries:
-        many = f"answer, once, to 1 query ({queries[0]}), which is"
-        if len(queries) > 1:
-            many = f"answers, once each, to {len(queries)} queries ({', '.join(queries)}), which are"
-        sampler = f"{sampler}, and its {many} in this epsilon"
-    if EVALUATION in queries:
-        sampler += f" ({EVALUATION} is about held-out records alone, which nothing else is about)"
-    return Words(OBSERVED, ONE_RECORD, sampler)
 
 
 RATE_DIGITS = 3  # rates of clients with nearly equal sizes are made equal, so that they share one price
@@ -179,7 +164,6 @@ class LocalPlan(Plan):
 
     @cached_property
     def _known(self) -> dict[int, SampledGaussian]:
-        """The mechanisms that were asked for: a run asks for each many times in a round."""
         return {}
 
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray:
@@ -315,10 +299,9 @@ class Local:
 
 
 def spread(plan: LocalPlan, experiment: Experiment, population: Population, *, own: int | None = None) -> np.ndarray:
-    """Each client's multiplier, so that its rounds, and its queries, cost at most what is left of its epsilon. Guarantee: the
-    joint price at the returned multiplier was computed and is within that. Whoever is one client (`own`) needs no other's,
-    and a list of 10,000 sizes is hours of work: those stay NaN. Raises: BadInput for a client with an infinite epsilon,
-    and where no noise keeps an epsilon."""
+    """Each client's multiplier, so that its rounds, and its queries, cost at most what is left of its epsilon, as was
+    computed. Whoever is one client (`own`) needs no other's, and 10,000 sizes are hours of work: those stay NaN. Raises:
+    BadInput for a client with an infinite epsilon, and where no noise keeps an epsilon."""
     for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
         name = population.names[int(index)]
         raise BadInput(
@@ -381,11 +364,7 @@ def record_steps(experiment: Experiment, population: Population) -> tuple[np.nda
 
 def sampling_rates(sizes: np.ndarray, *, batch_size: int, sampling_rate: float | None) -> np.ndarray:
     """The Poisson rate of each client: the given one, or the one that makes `batch_size` the expected batch. Such a rate has
-    three digits and is at most 1; the divisor and the price both use the rounded one.
-
-    >>> sampling_rates(np.array([100, 3000]), batch_size=64, sampling_rate=None).tolist()
-    [0.64, 0.0213]
-    """
+    three digits and is at most 1; the divisor and the price both use the rounded one."""
     if sampling_rate is not None:
         return np.full(len(sizes), sampling_rate)
     distinct, inverse = np.unique(sizes, return_inverse=True)

@@ -1,1 +1,0 @@
-"""Local DP: each client adds its own noise before anything leaves it."""
