@@ -69,7 +69,11 @@ class Encrypted:
         return replace(message, facts=message.facts | {"turn": round})
 
     def cost(self, client: Client) -> DpEvent:
-        return self.groups[client.id].noise.event()  # for the opened sum, not for a single report
+        return self.share(client).event()  # for the opened sum, not for a single report
+
+    def share(self, client: Client) -> ShareMechanism:
+        """What owns a client's share of the noise, and the price."""
+        return self.groups[client.id].noise
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         """Integers with the client's share of the noise; whatever goes wrong in training ends as zeros with noise."""
@@ -77,7 +81,7 @@ class Encrypted:
 
     def shared(self, quantised: Quantised, info: dict[str, Any], client: Client, derive: Derive) -> Trained:
         """The client's integers with its share of the noise."""
-        noise = self.groups[client.id].noise
+        noise = self.share(client)
         return Trained(noise.noise(noise.init(), derive("share"), quantised)[1], info)  # + its share of N(0, S²σ²)
 
     def quantised(

@@ -18,7 +18,7 @@ from tacit.algorithms.central_dp import as_read, stream_of, update_of
 from tacit.algorithms.encrypted import Encrypted
 from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
-from tacit.privacy.mechanism import STEP_BITS, ExactSum, TrainingMechanism, bound
+from tacit.privacy.mechanism import STEP_BITS, ExactSum, NoiseState, ShareMechanism, TrainingMechanism, bound
 from tacit.random import Derive, Stream
 from tacit.training.batches import Shifts
 from tacit.training.optimizer import Schedule, ServerOptimizer
@@ -65,23 +65,33 @@ class SumNoise:
         """A client's sum, scaled down where no honest batch is so long: what a liar sends rounds nobody else's away."""
         return bound(update, clip=self.length).vector
 
-    def noise(self, stream: Stream, total: Bounded) -> Private:
+    def init(self) -> NoiseState:
+        """No round knows of another one."""
+        return {}
+
+    def noise(self, state: NoiseState, stream: Stream, total: Bounded) -> tuple[NoiseState, Private]:
         """Adds N(0, (z s)^2 I). Raises: BadInput for a sum of another sensitivity."""
         if total.sensitivity != self.sensitivity:
             raise BadInput(
                 f"This noise is made for sensitivity {self.sensitivity}, got a vector of {total.sensitivity}."
             )
-        return Private(total.vector + self.noise_std * stream.normal_like(total.vector).double(), self.noise_std)
+        noise = self.noise_std * stream.normal_like(total.vector).double()
+        return state, Private(total.vector + noise, self.noise_std)
 
 
-def clipped_sum(
-    mechanism: Any, work: Workspace, received: Message, client: Client, stream: Stream, views: Shifts | None
-) -> tuple[Bounded, dict[str, float]]:
-    """The sum of the clipped gradients of one Poisson batch at the model that was received, and what it says to its own client."""
-    work.theta.copy_(received.tensors["params"])
-    _, drawn = mechanism.sample(mechanism.init(), stream, client.size)
-    total, info = clipped_batch(work, client, drawn, stream, views)
-    return total, {"loss": info.loss_sum / max(1, info.examples), "clipped": info.fraction_clipped}
+class Summing:
+    """A client's step: `summed` is where its batch is drawn, and all that its records come to."""
+
+    mechanism: Callable[[Client], Any]
+    views: Shifts | None
+
+    def summed(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
+        """The sum of the clipped gradients of one Poisson batch at the model that was received, and what it tells its client."""
+        work.theta.copy_(received.tensors["params"])
+        mechanism, stream = self.mechanism(client), derive("train")
+        _, drawn = mechanism.sample(mechanism.init(), stream, client.size)
+        total, info = clipped_batch(work, client, drawn, stream, self.views)
+        return Trained(total, {"loss": info.loss_sum / max(1, info.examples), "clipped": info.fraction_clipped})
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,7 @@ class InTotal(Message):
 
 
 @dataclass(frozen=True)
-class RecordSums:
+class RecordSums(Summing):
     """`mechanism(client)` draws the client's batch and names its price, a sampled Gaussian at its own rate; `noise` is on the
     sum, the same for all. `records` are what each client's batch is expected to hold (q n), by name: the divisor of a round is
     theirs who were asked."""
@@ -124,7 +134,7 @@ class RecordSums:
         return self.mechanism(client).event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
-        return Trained(*clipped_sum(self.mechanism(client), work, received, client, derive("train"), self.views))
+        return self.summed(work, received, client, derive)
 
     def release(self, trained: Trained, client: Client, received: Message) -> Message:
         """The sum, which only a trusted server may see. Raises: TypeError for what is no sum of gradients clipped to C."""
@@ -181,8 +191,8 @@ class Adding:
     def finish(self, derive: Derive) -> tuple[State, dict[str, Any]]:
         """The optimiser's step along the noised sum over the records that those in it were expected to draw. Guarantee: that of
         the mechanisms, whoever answered; who did is public here, and the divisor follows from it alone."""
-        algorithm, total = self.algorithm, sum(self.totals, start=self.total.value())
-        noised = algorithm.noise.noise(stream_of(total, derive), Bounded(total, algorithm.noise.sensitivity))
+        algorithm, noise, total = self.algorithm, self.algorithm.noise, sum(self.totals, start=self.total.value())
+        _, noised = noise.noise(noise.init(), stream_of(total, derive), Bounded(total, noise.sensitivity))
         batch = sum(algorithm.records[name] for name in self.within) or sum(algorithm.records.values())
         rate = algorithm.learning_rate * algorithm.schedule(self.round)
         mean = (noised.vector * (-rate / batch)).to(self.state.params.dtype)  # rounded once, after the noise
@@ -192,7 +202,7 @@ class Adding:
 
 
 @dataclass(frozen=True)
-class SecretRecordSums(Encrypted):
+class SecretRecordSums(Summing, Encrypted):
     """The same where nobody is trusted: each client's sum is rounded to the grid, carries its share of the noise and is hidden.
     `mechanism(client)` draws the batch, adds the share and names the price of the opened sum at the client's own rate. A
     group's `weights` are the records that a client's batch is expected to hold: what the opened sum is divided by, of those in
@@ -201,14 +211,14 @@ class SecretRecordSums(Encrypted):
     mechanism: Callable[[Client], Any]
     views: Shifts | None = None
 
-    def cost(self, client: Client) -> DpEvent:
-        return self.mechanism(client).event()
+    def share(self, client: Client) -> ShareMechanism:
+        return self.mechanism(client)
 
     def quantised(
         self, work: Workspace, received: Message, client: Client, derive: Derive
     ) -> tuple[Any, dict[str, Any]]:
-        total, info = clipped_sum(self.mechanism(client), work, received, client, derive("train"), self.views)
-        return self.rounded(total, derive), info
+        trained: Any = self.summed(work, received, client, derive)
+        return self.rounded(trained.update, derive), trained.info
 
     def rounded(self, total: Bounded, derive: Derive) -> Quantised:
         """The integers of a client's sum. Raises: TypeError for what is no sum of gradients clipped to C."""

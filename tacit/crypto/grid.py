@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -146,6 +146,7 @@ class SumGrid:
     clip: float
     batch: float
     factor: float = 1.0  # of what a sum stands for: the server's step along a gradient is -learning_rate times it
+    rotation: ClassVar[Rotation] = "none"
 
     def __post_init__(self) -> None:
         check.at_least(1, size=self.size)

@@ -21,6 +21,7 @@ from tacit.algorithms import Algorithm, Collecting
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
+from tacit.algorithms.record_sums import RecordSums, SecretRecordSums
 from tacit.crypto import keys
 from tacit.crypto.grid import Quantised
 from tacit.engine.assemble import Parts
@@ -168,12 +169,15 @@ class CanaryRecords:
     def _noise(
         self, own: Callable[..., Any], state: NoiseState, stream: Stream, bounded: Bounded
     ) -> tuple[NoiseState, Private]:
+        self.real += bounded.vector[self.places.to(bounded.vector.device)].double().cpu().numpy()
+        return own(state, stream, self.among(bounded, clip=self.mechanism.clip))
+
+    def among(self, bounded: Bounded, *, clip: float) -> Bounded:
+        """The records' sum with the canaries that were drawn beside them."""
         vector, places = bounded.vector, self.places.to(bounded.vector.device)
-        self.real += vector[places].double().cpu().numpy()
         self.drawn[self._now] += 1
         hit = places[torch.from_numpy(self._now).to(places.device)]
-        vector = vector.index_add(0, hit, vector.new_full((len(hit),), self.mechanism.clip))
-        return own(state, stream, Bounded(vector, bounded.sensitivity))
+        return Bounded(vector.index_add(0, hit, vector.new_full((len(hit),), clip)), bounded.sensitivity)
 
     def seen(self, update: torch.Tensor, *, scale: float) -> dict[str, np.ndarray]:
         """What somebody who knows the records, and has the update, sees at the canaries' coordinates, in clips."""
@@ -289,7 +293,7 @@ def _distributed(algorithm: Encrypted, canaries: Canaries) -> Encrypted:
     sums, and knows what the clients would have sent without noise.
     Guarantee: client and canaries together end where a client's own integers end, before any noise: no share of the noise is ever
     cut by a canary, and whatever the canaries are, a client moves a sum by no more than without them."""
-    (all_places, all_coins), grid = canaries.everywhere, algorithm.grid
+    (all_places, _), grid = canaries.everywhere, algorithm.grid
 
     def quantised(
         own: Callable[..., Any], work: Workspace, received: Message, client: Client, derive: Derive
@@ -302,7 +306,13 @@ def _distributed(algorithm: Encrypted, canaries: Canaries) -> Encrypted:
             values += grid.quantise(update, stream=derive(f"canary {j}"), round=round).values
         real = grid.dequantise(mine.values, round=round)
         both = replace(mine, values=np.clip(values, -mine.largest, mine.largest))
-        return both, info | {OBSERVED: {"real": real[all_places]}}
+        return both, info | {OBSERVED: {"real": real[all_places], "drawn": canaries.coins(k)}}
+
+    return wrap(algorithm, quantised=quantised, collect=_opening(all_places, grid.sensitivity))
+
+
+def _opening(places: np.ndarray, unit: float, *, factor: float = 1.0) -> Callable[..., Collecting]:
+    """What an opened sum, times `factor`, shows at the canaries' coordinates; `unit` is what one of them adds to a sum."""
 
     def collect(own: Callable[..., Any], state: State, *, round: int) -> Collecting:
         begun, seen = own(state, round=round), dict[str, Any]()
@@ -312,15 +322,58 @@ def _distributed(algorithm: Encrypted, canaries: Canaries) -> Encrypted:
             for message in opened:
                 group, reports = begun.collected[message.sender]
                 weight = sum(group.weights[name] for name in reports.clients)
-                total = message.tensors["update"].double().numpy()[all_places] * weight
-                seen[message.sender] = {"total": total, "clients": tuple(reports.clients)}
-            if opened:
-                seen[""] = {"coins": all_coins, "unit": grid.sensitivity}
+                total = message.tensors["update"].double().numpy()[places] * weight / factor
+                seen[message.sender] = {"total": total, "clients": tuple(reports.clients), "unit": unit}
             return opened
 
         return wrap(begun, means=means, finish=_reporting(seen))
 
-    return wrap(algorithm, quantised=quantised, collect=collect)
+    return collect
+
+
+def _sums(algorithm: RecordSums | SecretRecordSums, canaries: Canaries) -> RecordSums | SecretRecordSums:
+    """Canary records at every client, drawn by its own sampler at its own rate, in the sum that it sends. Seen by whoever sees the
+    noised or opened sums, and knows what all records came to.
+    Guarantee: a canary's coordinate is its own in the sum of all clients, so that there it adds C and another one adds nothing."""
+    begun, plain, places = dict[int, CanaryRecords](), algorithm.mechanism, canaries.everywhere[0]
+    clip = algorithm.noise.clip if isinstance(algorithm, RecordSums) else algorithm.grid.clip
+
+    def mechanism(client: Client) -> Any:
+        k = client.index
+        begun[k] = CanaryRecords(plain(client), canaries.places(k), canaries.coins(k))
+        return begun[k].mechanism
+
+    def summed(
+        own: Callable[..., Trained], work: Workspace, received: Message, client: Client, derive: Derive
+    ) -> Trained:
+        trained: Any = own(work, received, client, derive)
+        records = begun.pop(client.index)
+        real = trained.update.vector.double().cpu().numpy()[places]
+        among = records.among(trained.update, clip=clip)
+        return Trained(among, trained.info | {OBSERVED: {"real": real, "drawn": records.drawn}})
+
+    hooks: dict[str, Any] = {"summed": summed, "cost": lambda _, client: plain(client).event()}
+    if isinstance(algorithm, SecretRecordSums):
+        opening = _opening(places, clip, factor=algorithm.grid.factor)  # pyright: ignore[reportAttributeAccessIssue] - it is a SumGrid
+        return wrap(
+            replace(algorithm, mechanism=mechanism), **hooks, share=lambda _, client: plain(client), collect=opening
+        )
+    room = replace(algorithm.noise, records=algorithm.noise.records + canaries.count)  # no honest sum is scaled down
+
+    def collect(own: Callable[..., Any], state: State, *, round: int) -> Collecting:
+        begun, seen = own(state, round=round), dict[str, Any]()
+
+        def noise(noised_by: Callable[..., Any], *given: Any) -> tuple[NoiseState, Private]:
+            state, noised = noised_by(*given)
+            total = noised.vector.double().cpu().numpy()[places]
+            if begun.within:
+                seen["all"] = {"total": total, "clients": tuple(begun.within), "unit": clip}
+            return state, noised
+
+        watched = replace(begun.algorithm, noise=wrap(begun.algorithm.noise, noise=noise))
+        return wrap(replace(begun, algorithm=watched), finish=_reporting(seen))
+
+    return wrap(replace(algorithm, mechanism=mechanism, noise=room), **hooks, collect=collect)
 
 
 def _reporting(seen: dict[str, Any]) -> Callable[..., tuple[State, dict[str, Any]]]:
@@ -336,6 +389,8 @@ KINDS: dict[tuple[type, bool], Callable[..., Any]] = {
     (LocalDP, False): _clients,
     (CentralDP, False): _central,
     (Encrypted, False): _distributed,
+    (RecordSums, False): _sums,
+    (SecretRecordSums, False): _sums,
 }
 
 # The coins of a run: in a file of its folder, committed to in run.json.
@@ -421,12 +476,13 @@ def observation(
     elif "seen" in sums:
         seen.append((np.arange(canaries.count), sums["seen"], sums["drawn"]))
     else:
-        common, places = sums.get("", {}), {client.id: k for k, client in enumerate(cohort)}
-        for one in (one for name, one in sums.items() if name):
-            members = [cohort[places[name]] for name in one["clients"]]
-            real = sum(own[places[client.id]]["real"] for client in members)
-            numbers = np.concatenate([np.array(canaries.of(client.index), dtype=int) for client in members])
-            seen.append((numbers, (one["total"] - real)[numbers] / common["unit"], common["coins"][numbers]))
+        mine = {client.id: (client.index, one) for client, one in zip(cohort, own, strict=False) if one}
+        for one in sums.values():
+            members = [mine[name] for name in one["clients"]]
+            real = sum(found["real"] for _, found in members)
+            numbers = np.concatenate([np.array(canaries.of(k), dtype=int) for k, _ in members])
+            drawn = np.concatenate([found["drawn"] for _, found in members])
+            seen.append((numbers, (one["total"] - real)[numbers] / one["unit"], drawn))
     return b"".join(np.rec.fromarrays(columns, dtype=ROW).tobytes() for columns in seen)
 
 

@@ -18,8 +18,8 @@ UNPLAIN = ("momentum", "weight_decay", "proximal", "control")
 
 
 class AuditSection(Section):
-    """`[audit]`: so many `canaries` are planted, each with a coin that decides whether it takes part. They are records under
-    local DP with unit = "record", and clients where a client is what is protected."""
+    """`[audit]`: so many `canaries` are planted, each with a coin that decides whether it takes part. They are records with
+    unit = "record", and clients where a client is what is protected."""
 
     canaries: Annotated[int, Field(ge=2)] | None = None  # how many are planted; default: none
 

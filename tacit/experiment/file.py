@@ -211,8 +211,6 @@ def _refuse_beside_sums_of_records(experiment: Experiment) -> None:
             )
     if experiment.attack is not None:
         raise BadInput("Malicious clients are not simulated where sums of records are noised once: leave out [attack].")
-    if experiment.audit.canaries is not None:
-        raise BadInput("Canaries are not planted where sums of records are noised once: leave out [audit].")
 
 
 def _refuse_beside_central(experiment: Experiment) -> None:

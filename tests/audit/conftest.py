@@ -11,6 +11,8 @@ from tacit.lab.audit.mechanism import prepared
 
 DATA = {"clients": 5, "partition": "dirichlet", "alpha": 1.0}
 TRAIN = {"rounds": 40, "local_steps": 2, "sampling_rate": 0.2}
+ONE_STEP = {"rounds": 40, "local_steps": 1}
+ONCE = {"unit": "record", "epsilon": [2.0, 3.0, 4.0, 5.0, 6.0], "noise_multiplier": 4.0, "rate_cap": 4.0}
 KINDS = {
     "record": {"privacy": {"kind": "local", "epsilon": [4.0, 5.0, 6.0, 7.0, 8.0]}},
     "client": {"privacy": {"kind": "local", "unit": "client", "epsilon": 8.0}},
@@ -26,6 +28,8 @@ KINDS = {
         "privacy": {"kind": "distributed", "epsilon": 8.0, "clip": 0.5, "bits": 12},
         "protect": {"kind": "paillier", "key": {"bits": 2048}},
     },
+    "central-records": {"train": ONE_STEP, "privacy": ONCE | {"kind": "central"}},
+    "secret-records": {"train": ONE_STEP, "privacy": ONCE | {"kind": "distributed"}, "protect": {"kind": "masks"}},
 }
 
 

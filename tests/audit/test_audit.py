@@ -24,6 +24,8 @@ from tacit.lab.audit.bugs import bug_of
 from tacit.lab.audit.evidence import AGAIN, LEVEL, Audit, Check, confirmed, exact, judge, noise, spread, unsure
 from tacit.lab.audit.mechanism import audit, prepared
 from tacit.lab.audit.report import by_trainer
+from tacit.privacy.distributed.records import RecordShare
+from tacit.privacy.local import SampledGaussian
 from tacit.types import Bounded
 
 ONE = "one by one"
@@ -182,6 +184,24 @@ def test_a_sum_that_counts_every_record_twice_is_found_where_all_of_them_are_in_
     bounding(monkeypatch, twice)
     whole = prepared(experiment("record", train={"sampling_rate": 1.0}))
     assert only(audit(whole, trainers=[ONE], level=DOUBT), "sampling rate") == {ONE}
+
+
+@pytest.mark.parametrize("kind", ["central-records", "secret-records"])
+def test_batches_of_a_fixed_size_in_sums_of_records_are_found(monkeypatch, kind):
+    def fixed(self, state, stream, size):
+        mixed = stream.uniform(size).argsort()
+        return state, np.sort(mixed[: round(self.sampling_rate * size)])
+
+    for owner in (SampledGaussian, RecordShare):
+        monkeypatch.setattr(owner, "sample", fixed)
+    assert only(audit(parts_of(kind), trainers=[ONE]), "spread of batches") == {ONE}
+
+
+@pytest.mark.parametrize("kind", ["central-records", "secret-records"])
+def test_two_thirds_of_the_noise_on_a_sum_of_records_is_found_at_its_owner(kind):
+    found = audit(parts_of(kind), trainers=[ONE], plant="noise=0.6667", level=DOUBT)
+    place = "server" if kind == "central-records" else ONE
+    assert {one.check.where for one in found.rejected if "noise" in one.check.quantity} == {place}
 
 
 def test_an_audit_leaves_the_parts_as_they_were_and_follows_from_its_seed():

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 import tacit
+from tacit.algorithms.record_sums import SumNoise
 from tacit.cli.app import app
+from tacit.engine.assemble import build
 from tacit.engine.canaries import Canaries, CanaryRecords, file_of, with_canary_clients
 from tacit.engine.run_files import read
 from tacit.errors import BadData, BadInput, TacitError
@@ -20,6 +23,7 @@ from tacit.lab.audit.estimate import share
 from tacit.lab.audit.run import audit_run
 from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.distributed.mechanism import SharedNoise
+from tacit.privacy.distributed.records import RecordShare
 from tacit.privacy.ledger.reader import accounts
 from tacit.privacy.local import SampledGaussian
 from tacit.privacy.mechanism import ExactSum
@@ -33,14 +37,18 @@ KINDS = {
     "client": {"kind": "local", "unit": "client", "epsilon": 40},
     "central": {"kind": "central", "epsilon": 8},
     "distributed": {"kind": "distributed", "epsilon": 8},
+    "central-records": {"kind": "central", "unit": "record", "epsilon": 8},
+    "secret-records": {"kind": "distributed", "unit": "record", "epsilon": 8},
 }
+SUMS = ("central-records", "secret-records")
 
 
 def experiment(kind="record", **more):
     sections = {
         "name": "audited",
         "data": {"clients": 6, "examples_per_client": 40},
-        "train": {"rounds": 6, "local_steps": 2} | ({"clients_per_round": 3} if kind == "central" else {}),
+        "train": {"rounds": 6, "local_steps": 1 if kind in SUMS else 2}
+        | ({"clients_per_round": 3} if kind == "central" else {}),
         "privacy": KINDS[kind],
         "audit": {"canaries": 500},
         "run": {"workers": 1},
@@ -98,7 +106,9 @@ def test_clean_code_is_not_accused_and_its_noise_is_measured(runs, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_less_noise_than_is_paid_for_is_found(monkeypatch, tmp_path, kind):
-    owner = {"central": CohortGaussian, "distributed": SharedNoise}.get(kind, SampledGaussian)
+    owners = {"central": CohortGaussian, "distributed": SharedNoise}
+    owners |= {"central-records": SumNoise, "secret-records": SharedNoise}
+    owner = owners.get(kind, SampledGaussian)
     whole = owner.noise
 
     def less(self, state, stream, bounded):
@@ -114,9 +124,12 @@ def test_less_noise_than_is_paid_for_is_found(monkeypatch, tmp_path, kind):
     assert "measured" in report.sentence
 
 
-def test_a_record_that_is_in_every_batch_although_sampling_is_priced_is_found(monkeypatch, tmp_path):
-    monkeypatch.setattr(SampledGaussian, "sample", lambda self, state, stream, size: (state, np.arange(size)))
-    report = audit_run(finished(tmp_path), level=DOUBT)
+@pytest.mark.parametrize("kind", ["record", *SUMS])
+def test_a_record_that_is_in_every_batch_although_sampling_is_priced_is_found(monkeypatch, tmp_path, kind):
+    for owner in (SampledGaussian, RecordShare):
+        monkeypatch.setattr(owner, "sample", lambda self, state, stream, size: (state, np.arange(size)))
+    drawn = {"train": {"rounds": 60, "local_steps": 1}, "privacy": KINDS[kind] | {"noise_multiplier": 2.0}}
+    report = audit_run(finished(tmp_path, kind, **drawn if kind in SUMS else {}), level=DOUBT)
     assert report.alarming
     assert report.groups[0].measured.rate == 1.0
 
@@ -132,6 +145,26 @@ def test_noise_or_batches_that_are_the_same_in_every_round_are_found(monkeypatch
     report = audit_run(finished(tmp_path), level=DOUBT)
     assert report.groups[0].measured.dependent
     assert report.alarming
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_each_clients_canaries_are_drawn_at_its_own_rate_and_those_of_other_prices_are_not_pooled(tmp_path, kind):
+    budgets = (2.0, 2.0, 4.0, 4.0, 6.0, 6.0)
+    privacy = KINDS[kind] | {"epsilon": budgets, "noise_multiplier": 5.0, "rate_cap": 9.0}
+    run = finished(tmp_path, kind, privacy=privacy, train={"rounds": 40, "local_steps": 1})
+    report = audit_run(run, level=DOUBT)
+    assert not report.alarming, report.sentence
+    assert [group.clients for group in report.groups] == [2, 2, 2]
+    for group, epsilon in zip(report.groups, (2.0, 4.0, 6.0), strict=True):
+        assert group.promised <= epsilon
+    plan: Any = build(read(run).experiment).plan
+    rates = plan.chosen.rates
+    assert 1 >= rates[4] > rates[2] > rates[0]
+    for group, rate in zip(report.groups, rates[::2], strict=True):
+        assert group.measured.rate == pytest.approx(float(rate), abs=0.05)
+    spent = {name: paid.epsilon() for name, paid in auditing._of_run(run).paid.items()}
+    assert max(spent.values()) <= 6.0
+    assert len(set(spent.values())) == 3
 
 
 def test_canaries_cost_nothing_and_without_them_a_run_has_none_of_it(runs, tmp_path):

@@ -19,15 +19,22 @@ BUGS = {
     "central": (*EVERY, "sampling", "divisor", "weights"),
     "cyclic": (*EVERY, "sampling", "divisor", "weights"),
     "distributed": (*EVERY, "weights", "share"),
+    "central-records": (*EVERY, "sampling", "divisor"),
+    "secret-records": (*EVERY, "sampling", "divisor", "share"),
 }
 AT_SERVER = ("noise=0.95", "reuse", "layer", "sampling")
-SERVER = {"central": AT_SERVER, "cyclic": AT_SERVER}  # bugs that the server has, whoever trains
+SERVER = {  # bugs that the server has, whoever trains
+    "central": AT_SERVER,
+    "cyclic": AT_SERVER,
+    "central-records": ("noise=0.95", "reuse", "layer"),
+}
+UNFIT = {("secret-records", "site")}  # masks are not deployed
 ZOO = [
     (kind, trainer, bug)
     for kind, bugs in BUGS.items()
     for trainer in TRAINERS
     for bug in (None, *bugs)
-    if trainer == "one by one" or bug not in SERVER.get(kind, ())
+    if (kind, trainer) not in UNFIT and (trainer == "one by one" or bug not in SERVER.get(kind, ()))
 ]
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import sqlite3
 from functools import partial
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -20,7 +21,6 @@ from tacit.algorithms.record_sums import RecordSums, SumNoise
 from tacit.crypto.grid import Quantised, RoundedSum
 from tacit.engine.assemble import build
 from tacit.errors import BadInput, Refused, TacitError
-from tacit.lab.audit.mechanism import prepared
 from tacit.lab.tuning.price import refuse_unsearchable
 from tacit.privacy.accounting import price
 from tacit.privacy.local import SampledGaussian
@@ -44,6 +44,10 @@ def experiment(**changes):
         "run": {"workers": 1},
     }
     return changed(values, changes)
+
+
+def built(made) -> Any:
+    return build(made)
 
 
 def algorithm(noise=NOISE, **changes):
@@ -121,14 +125,15 @@ def test_what_cannot_be_used_is_left_out_by_name_and_the_round_goes_on():
 def test_nothing_but_sums_that_were_clipped_to_the_priced_norm_leaves_a_client():
     made, client = algorithm(), Client(0, "a", Budget(1.0, 1e-5), torch.zeros(3, 1), torch.zeros(3))
     received = made.broadcast(made.init(torch.zeros(SIZE)), [client], round=0)
-    for update in (torch.zeros(SIZE), Bounded(torch.zeros(SIZE), 1.0)):
+    wrong: Any = (torch.zeros(SIZE), Bounded(torch.zeros(SIZE), 1.0))
+    for update in wrong:
         with pytest.raises(TypeError):
             made.release(Trained(update), client, received)
     assert made.release(Trained(Bounded(torch.zeros(SIZE), 0.5)), client, received).tensors["update"].shape == (SIZE,)
 
 
 def test_batches_are_drawn_at_the_rate_that_is_charged_and_every_gradient_is_clipped():
-    parts = build(experiment(privacy={"epsilon": (0.5, 8.0, 8.0, 8.0)}, train={"rounds": 60}))
+    parts = built(experiment(privacy={"epsilon": (0.5, 8.0, 8.0, 8.0)}, train={"rounds": 60}))
     algorithm, client = parts.algorithm, parts.population[0]
     mechanism = algorithm.mechanism(client)
     drawn = [mechanism.sample({}, seeded(n)("batch"), client.size)[1] for n in range(400)]
@@ -186,7 +191,7 @@ def test_no_noise_no_clip_and_full_batches_are_one_step_of_gradient_descent(tmp_
     """The slow twin: the mean gradient of all clients' rows, by autograd."""
     loud = {"epsilon": 1e9, "noise_multiplier": 1e-3, "clip": 30.0, "rate_cap": 1.0}
     made = experiment(privacy=loud, train={"rounds": 1})
-    parts = build(made)
+    parts = built(made)
     assert all(parts.algorithm.mechanism(parts.population[k]).sampling_rate == 1 for k in range(4))
     before = {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
     loss = torch.nn.functional.cross_entropy(parts.model(parts.population.x), parts.population.y)
@@ -201,12 +206,12 @@ def test_no_noise_no_clip_and_full_batches_are_one_step_of_gradient_descent(tmp_
 
 def test_loose_clients_are_drawn_more_often_up_to_the_cap():
     wide, capped = (
-        build(experiment(privacy={"rate_cap": cap, "epsilon": (0.3, 0.3, 0.3, 9.0)})).plan.chosen.rates
+        built(experiment(privacy={"rate_cap": cap, "epsilon": (0.3, 0.3, 0.3, 9.0)})).plan.chosen.rates
         for cap in (100.0, 1.5)
     )
     assert wide.max() / wide.min() > 3
     assert capped.max() / capped.min() <= 1.5 + 1e-9
-    default = build(experiment(privacy={"rate_cap": None, "epsilon": (0.3, 0.3, 0.3, 9.0)})).plan.chosen
+    default = built(experiment(privacy={"rate_cap": None, "epsilon": (0.3, 0.3, 0.3, 9.0)})).plan.chosen
     assert default.rates.max() / default.rates.min() <= 2.0 + 1e-9
 
 
@@ -219,7 +224,6 @@ def test_loose_clients_are_drawn_more_often_up_to_the_cap():
         ({"train": {"batch_size": 8}}, "at the rate that its epsilon pays for"),
         ({"train": {"clients_per_round": 2}}, "all clients are in every round"),
         ({"train": {"momentum": 0.9}}, "train.momentum has no effect"),
-        ({"audit": {"canaries": 20}}, "Canaries are not planted"),
         ({"attack": {"kind": "replacement"}}, "Malicious clients are not simulated"),
         ({"privacy": {"rate_cap": 0.5}}, "rate_cap"),
         ({"privacy": {"sampler": "poisson"}}, "sampler"),
@@ -233,22 +237,20 @@ def test_what_cannot_stand_beside_it_is_refused_in_one_sentence(change, why):
 
 
 def test_what_has_no_price_or_no_wire_yet_is_refused():
-    with pytest.raises(BadInput, match="no audit yet"):
-        prepared(experiment())
     with pytest.raises(BadInput, match="A search has no price"):
         refuse_unsearchable(experiment())
     for how in ("none", "masks"):
         with pytest.raises(Refused, match="would read the site's single report"):
             kind_of(secret(how)).refuse_at_site(secret(how))
     with pytest.raises(BadInput, match="sets no limit"):
-        build(experiment(privacy={"epsilon": (1.0, 2.0, 3.0, math.inf)}))
+        built(experiment(privacy={"epsilon": (1.0, 2.0, 3.0, math.inf)}))
     with pytest.raises(BadInput, match="probability below 1e-05"):
-        build(experiment(privacy={"epsilon": 1e-9, "noise_multiplier": 0.5, "delta": 1e-9}))
+        built(experiment(privacy={"epsilon": 1e-9, "noise_multiplier": 0.5, "delta": 1e-9}))
 
 
 def test_the_promise_is_kept_where_the_rate_of_one_client_is_twice_what_was_priced():
     """What a test of rates must see: at 1.5 times the rate the price passes the budget."""
-    plan = build(experiment(privacy={"epsilon": 0.5}, train={"rounds": 60})).plan
+    plan = built(experiment(privacy={"epsilon": 0.5}, train={"rounds": 60})).plan
     rate, z = float(plan.chosen.rates.max()), plan.chosen.multiplier
     event = (
         dp_accounting.PoissonSampledDpEvent(min(1.0, rate), dp_accounting.GaussianDpEvent(z))
@@ -293,7 +295,7 @@ def test_sums_in_clear_under_masks_and_under_paillier_are_the_same_bits_at_one_p
 
 
 def test_the_opened_sum_carries_the_noise_that_is_priced_even_without_the_colluders_share():
-    plan = build(secret()).plan
+    plan = built(secret()).plan
     noise, shares = plan.noises[0], []
     assert (noise.law, noise.fewest, noise.colluding, noise.honest) == ("discrete-gaussian", 4, 1, 3)
     zero = RoundedSum(np.zeros(plan.grid.size, dtype=np.int64), plan.grid.l2_squared, plan.grid.largest)
@@ -303,7 +305,7 @@ def test_the_opened_sum_carries_the_noise_that_is_priced_even_without_the_collud
     std = noise.multiplier * math.sqrt(plan.grid.l2_squared)
     assert has_std(np.concatenate(shares), std)
     assert not has_std(np.concatenate(shares), std * 2 / 3)
-    event = plan.mechanism(build(secret()).population[0]).event()
+    event = plan.mechanism(built(secret()).population[0]).event()
     assert event.shares == 3
     assert event.gaussian[1] == pytest.approx(noise.multiplier, rel=1e-3)
     assert event.sampling_rate == plan.chosen.rates[0]
@@ -321,14 +323,14 @@ def test_every_client_is_charged_its_own_rate_of_the_sum_and_no_more_than_its_ep
 
 def test_skellam_shares_are_dearer_so_they_take_more_noise():
     multipliers = {
-        law: build(secret(privacy={"noise": law, "epsilon": 2.0})).plan.chosen.multiplier
+        law: built(secret(privacy={"noise": law, "epsilon": 2.0})).plan.chosen.multiplier
         for law in ("skellam", "discrete-gaussian")
     }
     assert multipliers["skellam"] > multipliers["discrete-gaussian"]
 
 
 def test_a_share_is_not_added_to_integers_that_a_whole_client_was_rounded_to():
-    plan = build(secret()).plan
+    plan = built(secret()).plan
     whole = Quantised(np.zeros(plan.grid.size, dtype=np.int64), plan.grid.l2_squared, plan.grid.largest)
     with pytest.raises(TypeError):
         plan._mechanisms[0].noise({}, seeded(0)("share"), whole)
@@ -349,7 +351,7 @@ def test_a_share_is_not_added_to_integers_that_a_whole_client_was_rounded_to():
 )
 def test_what_cannot_stand_beside_secret_sums_of_records_is_refused(change, why):
     with pytest.raises(TacitError, match=why):
-        build(secret(**change))
+        built(secret(**change))
 
 
 def test_masks_hide_client_level_sums_too_and_need_enough_reports_for_their_threshold(tmp_path):
@@ -365,11 +367,11 @@ def test_masks_hide_client_level_sums_too_and_need_enough_reports_for_their_thre
     assert len(bits) == 1
     few = values | {"privacy": values["privacy"] | {"fewest_reports": 2}}
     with pytest.raises(BadInput, match="open sums of 3 to 4 reports"):
-        build(tacit.Experiment(**few, protect={"kind": "masks"}))
+        built(tacit.Experiment(**few, protect={"kind": "masks"}))
 
 
 def test_a_report_out_of_range_drops_the_round_and_a_missing_one_opens_nothing():
-    parts = build(secret("masks", train={"rounds": 1}))
+    parts = built(secret("masks", train={"rounds": 1}))
     algorithm, state = parts.algorithm, parts.algorithm.init(parts.params)
     clients = [parts.population[k] for k in range(4)]
     received = algorithm.broadcast(state, clients, round=0)

@@ -13,6 +13,7 @@ from tacit import check
 from tacit.algorithms.central_dp import CentralDP
 from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
+from tacit.algorithms.record_sums import RecordSums, SecretRecordSums
 from tacit.crypto.grid import Quantised
 from tacit.engine.assemble import Parts
 from tacit.engine.canaries import wrap
@@ -79,7 +80,7 @@ def _everybody(own: Any) -> Any:
         return drawn_by(state, stream, size)[0], np.arange(size)
 
     if not hasattr(own, "cohorts"):
-        return wrap(own, sample=sample)
+        return _wrapped(own, sample=sample)
     every = range(own.cohorts.population)
     sampler = wrap(own.cohorts, draw=lambda *_: np.array(every), scheduled=lambda *_: list(every))
     return wrap(own, sample=sample, facts={"cohorts": property(lambda _: sampler)})
@@ -126,16 +127,17 @@ def _twice(own: Any) -> Any:
 
 
 def _wrapped(own: Any, *, facts: dict[str, Any] | None = None, **hooks: Any) -> Any:
-    # a client's mechanism has no `at` or `bound`, a server's has
+    # a client's mechanism has no `at` or `bound`, a server's has; the noise on a sum of records has no `sample`
     return wrap(own, facts=facts, **{name: hook for name, hook in hooks.items() if hasattr(own, name)})
 
 
 def with_mechanisms(wrapper: Callable[[Any], Any], parts: Parts) -> Parts:
     """The parts with every mechanism wrapped: each client's, the server's, or each group's share."""
     algorithm = parts.algorithm
-    if isinstance(algorithm, LocalDP):
+    if isinstance(algorithm, LocalDP | RecordSums | SecretRecordSums):
         own = algorithm.mechanism
-        return replace(parts, algorithm=replace(algorithm, mechanism=lambda client: wrapper(own(client))))
+        noise = {"noise": wrapper(algorithm.noise)} if isinstance(algorithm, RecordSums) else {}
+        return replace(parts, algorithm=replace(algorithm, mechanism=lambda client: wrapper(own(client)), **noise))
     if isinstance(algorithm, CentralDP):
         plan = replace(parts.plan, mechanism=wrapper(parts.plan.mechanism))  # type: ignore
         return replace(parts, algorithm=replace(algorithm, mechanism=wrapper(algorithm.mechanism)), plan=plan)
@@ -157,11 +159,46 @@ def real_divisor(parts: Parts) -> Parts:
     algorithm = parts.algorithm
     if isinstance(algorithm, CentralDP):
         return with_mechanisms(partial(_by_reports, expected=algorithm.expected_weight), parts)
+    if isinstance(algorithm, SUMS):
+        return _sums_by_batch(parts)
     return with_mechanisms(_by_batch, parts)
+
+
+def _sums_by_batch(parts: Parts) -> Parts:
+    # each client's sum of gradients is scaled before any noise is on it
+    drawn = [0]
+
+    def sample(drawn_by: Any, state: Any, stream: Any, size: int) -> Any:
+        state, batch = drawn_by(state, stream, size)
+        drawn[0] = len(batch)
+        return state, batch
+
+    changed_parts = with_mechanisms(partial(_wrapped, sample=sample), parts)
+    own: Any = parts.algorithm
+
+    def scaled(total: torch.Tensor, client: Any) -> torch.Tensor:
+        return total * (own.mechanism(client).sampling_rate * client.size / max(1, drawn[0]))
+
+    return _with_sums(changed_parts, scaled)
+
+
+def _with_sums(parts: Parts, change: Callable[[torch.Tensor, Any], torch.Tensor]) -> Parts:
+    # every client's sum is another one, under the label of the clip that is priced
+    priced = float(parts.plan.training_clip or 0)
+
+    def summed(summed_by: Any, work: Any, received: Any, client: Any, derive: Any) -> Any:
+        trained = summed_by(work, received, client, derive)
+        return replace(trained, update=Bounded(change(trained.update.vector, client), priced))
+
+    return replace(parts, algorithm=wrap(parts.algorithm, summed=summed))
 
 
 def twice_the_clip(parts: Parts) -> Parts:
     algorithm = parts.algorithm
+    clip = 2 * float(parts.plan.training_clip or 0)
+    louder = replace(parts, plan=wrap(parts.plan, facts={"training_clip": property(lambda _: clip)}))
+    if isinstance(algorithm, SUMS):
+        return replace(_with_sums(parts, lambda total, _: total), plan=louder.plan)
     if isinstance(algorithm, Encrypted):
 
         def quantise(_: Any, vector: np.ndarray, **rest: Any) -> Quantised:
@@ -171,7 +208,7 @@ def twice_the_clip(parts: Parts) -> Parts:
         return replace(parts, algorithm=replace(algorithm, grid=wrap(algorithm.grid, quantise=quantise)))
     changed_parts = with_mechanisms(_twice, parts)
     if isinstance(algorithm, LocalDP) and isinstance(algorithm.local, DpSgd):  # the workspace clips by the plan's
-        return replace(changed_parts, plan=replace(parts.plan, clip=2 * parts.plan.training_clip))  # type: ignore
+        return replace(changed_parts, plan=louder.plan)
     return changed_parts
 
 
@@ -192,21 +229,30 @@ def unpriced_weights(parts: Parts) -> Parts:
 
 def bare_share(parts: Parts) -> Parts:
     algorithm = cast(Encrypted, parts.algorithm)  # by `bug_of`
+    if isinstance(algorithm, SecretRecordSums):
+        own, largest = algorithm.mechanism, int(parts.population.sizes.argmax())
+        none = partial(changed, change=_bare(slice(None)))
+        mixed = replace(algorithm, mechanism=lambda c: none(own(c)) if c.index == largest else own(c))
+        return replace(parts, algorithm=mixed)
     name = parts.population.names[int(parts.population.sizes.argmax())]
     bare = replace(algorithm.groups[name], noise=changed(algorithm.groups[name].noise, _bare(slice(None))))
     return replace(parts, algorithm=replace(algorithm, groups=dict(algorithm.groups) | {name: bare}))
 
 
-EVERY = (LocalDP, CentralDP, Encrypted)
+SUMS = (RecordSums, SecretRecordSums)
+EVERY = (LocalDP, CentralDP, Encrypted, *SUMS)
 BUGS: dict[str, tuple[Prepare, tuple[type, ...]]] = {  # by name: the bug, and the algorithms that can have it
     "noise=0.95": (partial(less_noise, 0.95), EVERY),  # noise times a factor, at the whole price
     "reuse": (partial(with_mechanisms, _reused), EVERY),  # every round has the same noise
     "clip": (twice_the_clip, EVERY),
     "layer": (bare_layer, EVERY),  # the last layer carries no noise
-    "sampling": (partial(with_mechanisms, _everybody), EVERY[:2]),  # everybody, at the price of a sample
-    "divisor": (real_divisor, EVERY[:2]),  # sums are divided by the real number of records or clients in them
-    "weights": (unpriced_weights, EVERY[1:]),  # n_k over the mean, at the price of weights of at most 1
-    "share": (bare_share, (Encrypted,)),  # the largest client adds no share of the noise
+    "sampling": (partial(with_mechanisms, _everybody), (LocalDP, CentralDP, *SUMS)),  # everybody, at a sample's price
+    "divisor": (
+        real_divisor,
+        (LocalDP, CentralDP, *SUMS),
+    ),  # sums are divided by how many records or clients are in them
+    "weights": (unpriced_weights, (CentralDP, Encrypted)),  # n_k over the mean, at the price of weights of at most 1
+    "share": (bare_share, (Encrypted, SecretRecordSums)),  # the largest client adds no share of the noise
 }
 
 
@@ -229,7 +275,7 @@ def bug_of(name: str, parts: Parts) -> Prepare:
     """The bug of a name; `noise=F` takes any factor below 1. Raises BadInput for a bug that this experiment cannot have."""
     factor, algorithm, why = noise_factor(name), parts.algorithm, ""
     bug, kinds = BUGS[name] if factor is None else (partial(less_noise, factor), EVERY)
-    if not isinstance(algorithm, kinds):
+    if type(algorithm) not in kinds:
         why = "this kind of privacy has no such part"
     elif name in ("sampling", "divisor") and not _sampled(parts):
         why = "nothing is sampled in it"
@@ -246,4 +292,6 @@ def _sampled(parts: Parts) -> bool:
     algorithm = parts.algorithm
     if isinstance(algorithm, CentralDP):
         return parts.plan.sampler.rate < 1  # type: ignore[attr-defined]
-    return isinstance(algorithm, LocalDP) and algorithm.mechanism(parts.population[0]).sampling_rate < 1
+    if not isinstance(algorithm, LocalDP | RecordSums | SecretRecordSums):
+        return False
+    return any(algorithm.mechanism(parts.population[k]).sampling_rate < 1 for k in range(len(parts.population)))

@@ -21,7 +21,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 from tacit.errors import BadInput
 from tacit.lab.audit import evidence
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.events import IntegerSumDpEvent, SideDpEvent
+from tacit.privacy.accounting.events import IntegerSumDpEvent, SampledGaussianSumDpEvent, SampledSumDpEvent, SideDpEvent
 
 Inverse = Callable[[float], float]  # x -> f(1 - x), of a trade-off curve f
 Subsets = Mapping[str, np.ndarray]  # which canaries are in a layer, or with a client
@@ -99,7 +99,9 @@ class Charged:
     def multiplier(self) -> float:
         """Noise over what one unit can change, as it is priced. Raises BadInput for an event that no audit can measure."""
         event = self.event.event if isinstance(self.event, dp_accounting.PoissonSampledDpEvent) else self.event
-        if isinstance(event, IntegerSumDpEvent):
+        if isinstance(event, SampledGaussianSumDpEvent):
+            return event.gaussian[1]
+        if isinstance(event, IntegerSumDpEvent | SampledSumDpEvent):
             return math.sqrt(event.shares * event.share_variance / event.l2_squared)
         if isinstance(event, dp_accounting.GaussianDpEvent):
             return event.noise_multiplier
@@ -108,6 +110,8 @@ class Charged:
 
     @property
     def rate(self) -> float:
+        if isinstance(self.event, SampledSumDpEvent):
+            return self.event.sampling_rate
         sampled = isinstance(self.event, dp_accounting.PoissonSampledDpEvent)
         return self.event.sampling_probability if sampled else 1.0  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -116,11 +120,15 @@ class Charged:
         return self.count // self.steps
 
     def at(self, factor: float, rate: float | None = None) -> DpEvent:
-        """The event with so many times the noise, and perhaps another rate."""
+        """The event with so many times the noise, and perhaps another rate; sums of discrete Gaussian shares as the Gaussian that
+        they are priced as."""
+        rate = self.rate if rate is None else rate
         if isinstance(self.event, IntegerSumDpEvent):
             return replace(self.event, share_variance=self.event.share_variance * factor**2)
+        if type(self.event) is SampledSumDpEvent:
+            variance = self.event.share_variance * factor**2
+            return replace(self.event, share_variance=variance, sampling_rate=min(1.0, rate))
         gaussian = dp_accounting.GaussianDpEvent(self.multiplier * factor)
-        rate = self.rate if rate is None else rate
         return gaussian if rate >= 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
 
     def epsilon(self, factor: float = 1.0, rate: float | None = None) -> float:
@@ -132,7 +140,7 @@ class Charged:
 
     def inverse(self, factor: float) -> Inverse:
         """The trade-off curve of all releases with so many times the noise: no higher than the true one."""
-        if self.rate >= 1 and not isinstance(self.event, IntegerSumDpEvent):
+        if isinstance(self.at(1.0), dp_accounting.GaussianDpEvent):
             return gaussian_inverse(math.sqrt(self.count) / (self.multiplier * factor))
         return curve_inverse(*_pairs(self, factor))
 
@@ -141,7 +149,7 @@ class Charged:
 def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
     # (epsilon, delta) pairs that hold for all releases in total
     event = charged.at(factor)
-    if isinstance(event, IntegerSumDpEvent):
+    if isinstance(event, IntegerSumDpEvent | SampledSumDpEvent):
         deltas = np.geomspace(1e-9, 0.5, POINTS)
         composition = price.compose([(event, charged.count)])
         return np.array([price.epsilon(composition, delta=float(d)) for d in deltas]), deltas

@@ -17,7 +17,7 @@ from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
 from tacit.crypto.seal import Plain, Seal, Sealed
 from tacit.engine.assemble import Parts
-from tacit.engine.trainers import Trainer
+from tacit.engine.trainers import OverTensors, Trainer
 from tacit.lab.audit import evidence
 from tacit.lab.audit.estimate import Charged, claim_of
 from tacit.lab.audit.evidence import Check, Layer, exact
@@ -30,7 +30,7 @@ from tacit.random import Derive, keyed
 from tacit.training.optimizer import Sgd
 from tacit.training.sgd import DpSgd
 from tacit.types import Message
-from tacit.wire import pack, state_digest, unpack
+from tacit.wire import digest_of, pack, state_digest, unpack
 
 SERVER = "server"
 ROUNDS = 6  # of exact probes: each draws every client's records anew
@@ -68,6 +68,11 @@ class Subject:
         """The clients that this trainer trains; of sites, which have a folder and pay a ledger, the first alone."""
         return tuple(self.picked()[:1] if self.where == "site" else self.picked())
 
+    @property
+    def cohorts(self) -> list[tuple[int, ...]]:
+        """Who is asked at once."""
+        return [self.cohort]
+
     @cached_property
     def layers(self) -> list[Layer]:
         return evidence.layers_of(self.parts.model)
@@ -77,10 +82,11 @@ class Subject:
 
     def sent(self, probe: Probe, start: torch.Tensor, *, rounds: int = 1) -> Iterator[list[Message]]:
         """What the clients send under a probe, round after round; beyond the planned rounds the broadcast is another one."""
-        planned = self.parts.experiment.train.rounds
+        planned, ask = self.parts.experiment.train.rounds, partial(replies, parts=self.parts, start=start)
         with self.made_by(self.parts, lambda parts: self.bug(self.readable(probe(parts)))) as trainer:
             for r in range(rounds):
-                yield replies(trainer, self.parts, start, cohort=self.cohort, round=r % planned, again=r // planned)
+                of_round = partial(ask, trainer, round=r % planned, again=r // planned)
+                yield [message for cohort in self.cohorts for message in of_round(cohort=cohort)]
 
     def tensors(self, name: str, probe: Probe, start: torch.Tensor, *, rounds: int = 1) -> np.ndarray:
         """One tensor of what the clients send (rounds, clients, coordinates)."""
@@ -99,7 +105,10 @@ def replies(
     message = parts.algorithm.broadcast(parts.algorithm.init(start), clients, round=round)
     if again:
         message = replace(message, facts=message.facts | {"probe": again})
-    return [unpack(raw) for raw, _ in trainer(pack(message), round, cohort)]
+    raw = pack(message)
+    if isinstance(trainer, OverTensors):  # several clients' sums may be one, which crosses no wire
+        return [sent for sent, _ in trainer.answers(unpack(raw), digest_of("question", raw), round, cohort)]
+    return [unpack(answer) for answer, _ in trainer(raw, round, cohort)]
 
 
 def by_budget(parts: Parts) -> list[int]:
@@ -353,13 +362,23 @@ class Distributed(Subject):
             parts, lambda name, seal: Plain(lanes_of(plan, group[name], None), plan.noises[group[name]].fewest)
         )
 
+    @cached_property
+    def events(self) -> list[IntegerSumDpEvent]:
+        return [cast(IntegerSumDpEvent, self.algorithm.cost(self.parts.population[index])) for index in self.cohort]
+
+    def shares(self) -> Iterator[Check]:
+        """The noise that each client adds."""
+        variances, still = [event.share_variance for event in self.events], torch.zeros_like(self.parts.params)
+        silent = self.tensors(
+            "report", self.probes.noise, still, rounds=evidence.rounds_for(len(self.cohort), self.layers)
+        )
+        excess = 1 / min(variances)  # of a Skellam share; a discrete Gaussian has less
+        noise = silent / np.sqrt(variances)[:, None]
+        yield from evidence.checks(self.where, noise, self.layers, multiplier=1.0, excess=excess)
+
     def clients(self) -> Iterator[Check]:
-        events = [cast(IntegerSumDpEvent, self.algorithm.cost(self.parts.population[index])) for index in self.cohort]
-        still, rounds = torch.zeros_like(self.parts.params), evidence.rounds_for(len(self.cohort), self.layers)
-        silent = self.tensors("report", self.probes.noise, still, rounds=rounds)
-        due = np.sqrt([event.share_variance for event in events])
-        excess = 1 / min(event.share_variance for event in events)  # of a Skellam share; a discrete Gaussian has less
-        yield from evidence.checks(self.where, silent / due[:, None], self.layers, multiplier=1.0, excess=excess)
+        yield from self.shares()
+        events = self.events
         start, allowed = self.parts.params, np.sqrt([event.l2_squared for event in events])
         base = self.tensors("report", self.probes.silent, start)
         added = [self.tensors("report", probe, start) - base for probe in self.probes.longer()]
@@ -372,11 +391,13 @@ class Distributed(Subject):
         group = next(iter(algorithm.groups.values()))
         members = [k for k, name in enumerate(parts.population.names) if algorithm.groups[name].name == group.name]
         cohort = members[: plan.noises[int(plan.groups[members[0]])].fewest]
-        if not isinstance(group.seal, Sealed) or len(cohort) * group.seal.lanes.numbers > MOST_SEALED:
+        slow = isinstance(group.seal, Sealed) and len(cohort) * group.seal.lanes.numbers > MOST_SEALED
+        if isinstance(group.seal, Plain) or slow:
             return
         run = secrets.token_hex(RUN_BYTES)  # of one round and run no second sum is opened
         sums: list[np.ndarray] = []
-        for ready in (self.readable(parts), _with_seals(parts, lambda name, seal: replace(seal, run=run))):  # type: ignore[type-var]
+        hidden = _with_seals(parts, lambda _, seal: replace(seal, run=run) if isinstance(seal, Sealed) else seal)
+        for ready in (self.readable(parts), hidden):
             with one_by_one(ready, lambda changed: self.bug(self.probes.silent(changed))) as trainer:
                 messages = replies(trainer, parts, parts.params, cohort=cohort, round=0)
             collected = cast(Encrypted, ready.algorithm).groups[messages[0].sender].seal.collect(round=0)
@@ -392,6 +413,3 @@ def _with_seals(parts: Parts, seal: Callable[[str, Seal], Seal]) -> Parts:
     algorithm = cast(Encrypted, parts.algorithm)
     groups = {name: replace(group, seal=seal(name, group.seal)) for name, group in algorithm.groups.items()}
     return replace(parts, algorithm=replace(algorithm, groups=groups))
-
-
-KINDS: dict[type, type[Subject]] = {LocalDP: Local, CentralDP: Central, Encrypted: Distributed}

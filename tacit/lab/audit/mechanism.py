@@ -11,13 +11,13 @@ from tacit.experiment import Experiment
 from tacit.experiment.privacy import Unprotected
 from tacit.lab.audit.bugs import bug_of
 from tacit.lab.audit.evidence import LEVEL, Audit, Check, confirmed, judge, unsure
-from tacit.lab.audit.kinds import KINDS
 from tacit.lab.audit.probes import Prepare, probes_of
+from tacit.lab.audit.sums import KINDS
 from tacit.lab.audit.trainers import TRAINERS, slow_key
 from tacit.privacy.plan import kind_of
 from tacit.wire import digest_of
 
-NOT_SEALED = "server: the sums are not sealed, or it would take too long to seal one"
+NOT_SEALED = "server: the sums are not hidden, or it would take too long to seal one"
 
 
 def prepared(experiment: Experiment) -> Parts:
@@ -26,10 +26,6 @@ def prepared(experiment: Experiment) -> Parts:
     Raises: BadInput where nothing is promised, or by a kind that no audit can measure; and as `build`."""
     if experiment.attack is not None:
         raise BadInput("An audit holds what honest clients are promised against the code: leave out [attack].")
-    if experiment.privacy.sums_records:
-        raise BadInput(
-            'Sums of records that are noised once have no audit yet: audit privacy.kind = "local", or unit = "client".'
-        )
     sections = {name: getattr(experiment, name) for name in Experiment.model_fields}
     plans = kind_of(experiment).plans
     if plans.priced and plans.traits.own_training:
