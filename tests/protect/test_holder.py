@@ -7,8 +7,7 @@ import pytest
 
 from tacit.crypto.keys import new_signer
 from tacit.crypto.proofs import prove
-from tacit.crypto.reports import Opener, RoundContext, chunk_sizes, inbox_of, whose_turn, write
-from tacit.crypto.threshold import combine, deal
+from tacit.crypto.reports import Opener, RoundContext, chunk_sizes, whose_turn, write
 from tacit.errors import BadInput, BadSignature, Duplicate, MessageRefused, OpeningRefused, Replayed, TooFewReports
 
 NAMES, MESSAGES = ("coast", "hill", "north", "valley"), (5, 6, 7)
@@ -138,20 +137,3 @@ def test_a_disk_that_cannot_remember_opens_nothing(tmp_path, safe, context, repo
     with pytest.raises(OpeningRefused, match="nothing was opened"):
         refuser.open(context(0), reports(0))
     assert opened == []
-
-
-def test_holders_of_shares_open_together_and_never_two_sums(opener, safe, context, reports):
-    shares = deal(safe, threshold=3, of=4)
-    messages = reports(0)
-    holders = [opener(file=f"{share.index}.db", open_with=share.open) for share in shares]
-    partials = [holder.open(context(0), messages)[0] for holder in holders[:3]]
-    total = inbox_of(context(0), messages).total(at_least=3)
-    assert combine(shares[0].verification, total, partials) == [4 * m for m in MESSAGES]
-    fewer, answers = reports(0, NAMES[:3]), 0
-    for holder in holders:
-        try:
-            holder.open(context(0), fewer)
-            answers += 1
-        except OpeningRefused:
-            pass
-    assert answers < 3  # the sum without one client stays closed

@@ -100,22 +100,6 @@ def test_an_answer_travels_as_bytes_of_one_length(shares, whole, sums):
             whole.from_bytes(raw)
 
 
-def test_shares_are_points_of_a_polynomial_that_hides_its_secret(safe, shares):
-    """t shares give d by interpolation modulo n p'q'; with one share more or less guessed, anything."""
-    m = (safe.p - 1) // 2 * ((safe.q - 1) // 2)
-    order, d = safe.public.n * m, m * pow(int(m), -1, int(safe.public.n))
-    for chosen in itertools.combinations(shares, THRESHOLD):
-        total = 0
-        for share in chosen:
-            others = [other.index for other in chosen if other is not share]
-            top, bottom = 1, 1
-            for j in others:
-                top, bottom = top * j, bottom * (j - share.index)
-            total += share.value * top * pow(bottom, -1, int(order))
-        assert total % order == d
-    assert deal(safe, threshold=THRESHOLD, of=OF)[0].value != shares[0].value
-
-
 @pytest.mark.parametrize(("threshold", "of"), [(1, 1), (1, 2), (2, 4), (0, 3), (4, 3), (60, 101)])
 def test_numbers_that_would_open_two_sums_are_refused(safe, threshold, of):
     with pytest.raises(BadInput, match="more than half"):

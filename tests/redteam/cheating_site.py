@@ -3,15 +3,38 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import gmpy2
 import torch
 from gmpy2 import mpz
 
-from tacit.crypto.paillier import Randomisers
+from tacit.crypto.keys import generate, new_signer
+from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.proofs import coefficients, comb, product_of_powers, proof_bytes, proof_to_bytes, prove
-from tacit.crypto.reports import LENGTH_BYTES, PREFIX, RoundContext, Signer, parse, write
+from tacit.crypto.reports import LENGTH_BYTES, PREFIX, RoundContext, Signer, chunk_sizes, parse, write
 from tacit.types import Message
+
+NAMES = ("coast", "hill", "north", "south", "valley")
+SIGNERS = {name: new_signer(name) for name in NAMES}
+MEMBERS = {name: signer.public for name, signer in SIGNERS.items()}
+SHAPES = ("ordinary", "short-exponent", "safe-prime", "from elsewhere")
+
+
+@cache
+def small_key(shape: str = "ordinary") -> SecretKey:
+    """A key of 512 bits; one from elsewhere has no h_s, as python-paillier makes them."""
+    made = generate(bits=512, shape="ordinary" if shape == "from elsewhere" else shape, least_bits=512)  # type: ignore
+    return made if shape != "from elsewhere" else replace(made, public=PublicKey(made.public.n, least_bits=512))
+
+
+def context_of(key: SecretKey, numbers: Sequence[int] = (11, 22, 33), *, round: int = 1, told: str = "told"):
+    """Where reports of so many numbers belong."""
+    return RoundContext("run", round, key.public, told, chunk_sizes(len(numbers), chunk=2), MEMBERS)
+
+
+def site(name: str, context: RoundContext) -> "CheatingSite":
+    return CheatingSite(context, SIGNERS[name])
 
 
 class CheatingSite:

@@ -4,34 +4,29 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from redteam.cheating_site import CheatingSite, ciphertexts_of
+from redteam.cheating_site import NAMES, ciphertexts_of, context_of, site, small_key
 
-from tacit.crypto.keys import generate, new_signer
-from tacit.crypto.reports import Opener, RoundContext, chunk_sizes, whose_turn
+from tacit.crypto.reports import Opener, whose_turn
 from tacit.crypto.threshold import combine, deal, fewest_shares
 from tacit.errors import BadInput, OpeningRefused
 
-NAMES = ("coast", "hill", "lake", "north", "valley")
-SIGNERS = {name: new_signer(name) for name in NAMES}
-MEMBERS = {name: signer.public for name, signer in SIGNERS.items()}
 NUMBERS = {name: (100 + index, 7 * index, 3) for index, name in enumerate(NAMES)}
-SIZE = 3
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def key():
-    return generate(bits=512, shape="safe-prime", least_bits=512)
+    return small_key("safe-prime")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def context(key):
-    return RoundContext("run", 0, key.public, "told", chunk_sizes(SIZE, chunk=2), MEMBERS)
+    return context_of(key, round=0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def reports(context):
     """Every site's signed report of the round, as the server has it."""
-    return {name: CheatingSite(context, SIGNERS[name]).report(NUMBERS[name]) for name in NAMES}
+    return {name: site(name, context).report(NUMBERS[name]) for name in NAMES}
 
 
 def summed(names):

@@ -106,12 +106,6 @@ def test_a_sample_larger_than_everybody_is_refused_and_not_priced(rate):
         price.epsilon(((poisson(rate, 1.0), 1),), delta=1e-5)
 
 
-def test_a_cohort_of_a_fixed_size_has_no_price():
-    event = dp_accounting.SampledWithoutReplacementDpEvent(20, 10, gaussian(1.0))
-    with pytest.raises(BadInput, match="No price is known"):
-        price.epsilon(((event, 1),), delta=1e-5)
-
-
 @pytest.mark.parametrize("text", ["[]", "{", "3", '{"event": "sampled-gaussian"}', "[" * 100_000, '{"event": []}'])
 def test_text_that_is_no_event_is_refused_in_one_sentence(text):
     with pytest.raises(BadInput, match="This ledger holds"):

@@ -10,7 +10,6 @@ import torch
 
 import tacit
 from tacit.algorithms.record_sums import RecordSums, SumNoise, longest
-from tacit.crypto.grid import SumGrid
 from tacit.engine.assemble import build
 from tacit.engine.trainers import workspace_of
 from tacit.privacy.local import SampledGaussian
@@ -71,20 +70,6 @@ def test_a_batch_is_longer_than_that_with_a_probability_below_ten_to_minus_twent
     log = first * math.log(mean) - mean - math.lgamma(first + 1)
     tail = math.exp(log) / (1 - mean / (first + 1))  # of a Poisson law, which no binomial one exceeds there
     assert tail < 2e-20
-
-
-def test_integers_of_two_sums_one_record_apart_are_no_further_apart_than_is_priced():
-    grid, rng = SumGrid(4096, 1.0, 30.0), np.random.default_rng(0)
-    record = np.zeros(grid.size)
-    furthest = 0.0
-    for seed in range(200):
-        total = rng.normal(size=grid.size) * 0.1
-        record = rng.normal(size=grid.size)
-        record *= grid.clip / np.linalg.norm(record)
-        one, two = (grid.quantise(total + part, stream=seeded(seed)("round")).values for part in (0.0, record))
-        furthest = max(furthest, float(((two - one) ** 2).sum()))
-    length = grid.clip / grid.step
-    assert length**2 + grid.size / 8 < furthest <= grid.l2_squared
 
 
 def test_a_client_that_sends_its_sum_twice_is_in_the_sum_once_and_named():

@@ -7,27 +7,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redteam.cheating_site import CheatingSite, message
+from redteam.cheating_site import MEMBERS, SIGNERS, context_of, message, small_key
+from redteam.cheating_site import site as site_of
 
 from tacit.algorithms import printable
 from tacit.crypto.grid import Lanes
-from tacit.crypto.keys import generate, new_signer
-from tacit.crypto.reports import Inbox, RoundContext, chunk_sizes, parse
+from tacit.crypto.reports import Inbox, parse
 from tacit.crypto.seal import Plain, Sealed, SealedSum
 from tacit.deploy.server.trainer import attributed, spent_of
 from tacit.errors import BadSignature, MessageRefused
 from tacit.types import Message
 from tacit.wire import pack, receive_any
 
-NAMES, NUMBERS = ("coast", "north", "valley"), (11, 22, 33)
-KEY = generate(bits=512, least_bits=512)
-SIGNERS = {name: new_signer(name) for name in NAMES}
-MEMBERS = {name: signer.public for name, signer in SIGNERS.items()}
-CONTEXT = RoundContext("run", 1, KEY.public, "told", chunk_sizes(len(NUMBERS), chunk=2), MEMBERS)
+NUMBERS, KEY = (11, 22, 33), small_key()
+CONTEXT = context_of(KEY)
 
 
 def site(name):
-    return CheatingSite(CONTEXT, SIGNERS[name])
+    return site_of(name, CONTEXT)
 
 
 def crafted():
@@ -41,6 +38,7 @@ def crafted():
         "a nested header, 4 kB and unsigned": [len(nested).to_bytes(4, "big") + nested + bytes(64), good[1]],
         "a signed nested header": [cheat.framed(nested), good[1]],
         "an object where a text belongs": [cheat.framed(head.raw().replace(b'"coast"', b"{}")), good[1]],
+        "spaces in the header": [cheat.framed(head.raw().replace(b",", b", ")), good[1]],
         "a round that is true": [cheat.framed(head.raw().replace(b'"round":1', b'"round":true')), good[1]],
         "a round of four thousand digits": [
             cheat.framed(head.raw().replace(b'"round":1', b'"round":1' + b"0" * 3900)),

@@ -135,6 +135,7 @@ def test_no_update_is_longer_than_the_clip_after_it_was_scaled(seed, size, clip)
         assert float(together.double().norm()) <= clip
         assert float(alone.double().norm()) <= clip
         assert bound(alone, clip=clip).vector is alone
+    assert bool((row_scales(scaled, clip=clip) == 1.0).all())
 
 
 @settings(max_examples=50, deadline=None)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from redteam.careless_researcher import Researcher, natural_rows
 from rich.console import Console
-from trained import same_model
 
 import tacit
 from tacit.cli.app import main
@@ -172,22 +171,6 @@ def test_a_resumed_run_keeps_the_noise_it_began_with_although_others_have_sealed
     resumed = researcher.run("two", privacy=spread, resume=True)
     assert resumed.summary["noise_multiplier"]["max"] == row["noise_multiplier"][1]
     assert len(resumed.rounds) == 1  # the others have sealed more than its clients allow, so it ends
-
-
-def test_a_run_on_a_shared_ledger_that_is_killed_and_resumed_is_the_uninterrupted_one(researcher):
-    settings = {"privacy": researcher.shared() | {"epsilon": 6.0, "noise_multiplier": None}}
-    researcher.run("one", privacy=researcher.shared() | FIRST)
-    kept = (researcher.place / "shared.db").read_bytes()
-    whole = researcher.run("whole", **settings)
-    apart = whole.out.rename(
-        researcher.place.parent / f"{researcher.place.name}-apart"
-    )  # beside it, it would miss its charges
-    (researcher.place / "shared.db").write_bytes(kept)
-    (researcher.place / "shared.db.mark").unlink()
-    researcher.run("killed", **settings, killed_after=1)
-    resumed = researcher.run("killed", **settings, resume=True)
-    assert len(resumed.rounds) == 3
-    assert same_model(apart, resumed.out)
 
 
 def test_what_a_shared_ledger_held_is_said_before_the_first_round(researcher):
