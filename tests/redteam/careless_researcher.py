@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import tacit
-from tacit.engine import loop as loop_module
+from tacit.engine import evaluate as rounds_module
 
 EXPERIMENT = {
     "data": {"clients": 3, "examples_per_client": 40},
@@ -27,14 +27,14 @@ class Researcher:
 
     def __init__(self, place: Path, monkeypatch):
         self.place, self.seen, self._now = place, {}, ""
-        real = loop_module.receive
+        real = rounds_module.receive
 
         def receive(raw, *, round):
             message = real(raw, round=round)
             self.seen.setdefault((self._now, round, message.sender), []).append(message.tensors["update"].clone())
             return message
 
-        monkeypatch.setattr(loop_module, "receive", receive)
+        monkeypatch.setattr(rounds_module, "receive", receive)
 
     def experiment(self, **changes):
         values = {key: dict(value) for key, value in EXPERIMENT.items()}

@@ -18,6 +18,7 @@ from trained import same_model
 import tacit
 from tacit.deploy.server import gather, registration, server, trainer
 from tacit.deploy.server.messages import refusal
+from tacit.engine import evaluate as rounds_module
 from tacit.engine import loop as loop_module
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, Refusal, RunExists, TacitError
@@ -118,7 +119,7 @@ def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_n
     federation, monkeypatch, randomness
 ):
     deployed = federation(run={"randomness": randomness})
-    real, seen = loop_module.receive, []
+    real, seen = rounds_module.receive, []
 
     def dying(raw, *, round):
         seen.append((round, raw))
@@ -126,13 +127,13 @@ def test_a_server_that_dies_before_aggregating_gets_the_same_answers_again_for_n
             raise Stop
         return real(raw, round=round)
 
-    monkeypatch.setattr(loop_module, "receive", dying)
+    monkeypatch.setattr(rounds_module, "receive", dying)
     with pytest.raises(Stop):
         deployed.run()
     first = [raw for round, raw in seen if round == 1]
     seen.clear()
     monkeypatch.setattr(
-        loop_module, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1]
+        rounds_module, "receive", lambda raw, *, round: (seen.append((round, raw)), real(raw, round=round))[1]
     )
     deployed.run(resume=True)
     assert [raw for round, raw in seen if round == 1][: len(first)] == first
