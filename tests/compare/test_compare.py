@@ -11,7 +11,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import matplotlib.image
 import numpy as np
 import pytest
 import ready
@@ -154,12 +153,6 @@ def test_a_run_of_a_comparison_is_an_ordinary_run(done, tmp_path):
     assert folder.is_relative_to(out)
 
 
-def test_figures_are_not_blank(done):
-    for name in ("accuracy-by-round", "accuracy-by-cell", "accuracy-by-uplink"):
-        assert matplotlib.image.imread(done[0] / f"{name}.png")[..., :3].std() > 0.03
-        assert (done[0] / f"{name}.svg").read_text().lstrip().startswith("<?xml")
-
-
 @pytest.mark.usefixtures("quick")
 def test_finished_runs_are_kept_a_killed_one_goes_on_and_the_grid_may_grow(copy, capsys):
     finished, killed = sorted(copy.glob("runs/*/*/summary.json")), next(copy.glob("runs/*pfa*=0.5/seed-7/rounds.jsonl"))
@@ -246,13 +239,8 @@ def test_a_second_comparison_or_other_settings_are_refused(done, small):
     [
         ("digit", {}, "Did you mean 'digits'"),
         ("digits", {"vary": ["train.rounds=1,"]}, "before and after every comma"),
-        ("digits", {"vary": ["train.rond=1"]}, "Did you mean 'train.rounds'"),
-        ("digits", {"vary": ["rounds=1"]}, "section.key"),
-        ("digits", {**FREE, "vary": ["aggregate.rule=mean,pffa"]}, "Did you mean 'pfa'"),
-        ("digits", {"vary": ["privacy.epsilon=1,-3"]}, "privacy.epsilon > 0"),
         ("digits", {**FREE, "vary": ["train.clients_per_round=5,500"]}, "clients per round 500: Expected"),
         ("digits", {"settings": ["privacy.clip=0"]}, "privacy.clip to be a number of at least 1e-12"),
-        ("digits", {"seeds": 0}, "seeds >= 1"),
         ("digits", {"jobs": 0, "seeds": 1}, "jobs >= 1"),
         ("digits", {}, "Nothing is varied, so there is nothing to compare: add --vary"),
         (None, {"resume": True, "out": None}, "--resume needs --out"),
@@ -263,13 +251,6 @@ def test_bad_input_is_refused_before_anything_starts(tmp_path, line, changes, se
     with pytest.raises(BadInput, match=sentence) as refusal:
         command(line, **words(**{"out": tmp_path / "here"} | changes))
     assert "\n" not in str(refusal.value)
-    assert not (tmp_path / "here").exists()
-
-
-def test_the_command_line_refuses_in_one_sentence_with_exit_code_2(tmp_path):
-    done = ready.tacit("compare", "--vary", "privacy.epsilon=1,-3", "--out", "here", cwd=tmp_path).wait()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.strip() == "Expected privacy.epsilon > 0, got -3.0."
     assert not (tmp_path / "here").exists()
 
 
@@ -285,21 +266,15 @@ def test_kinds_and_units_at_one_epsilon_are_compared_with_their_unit_and_adversa
         "local, client, epsilon 3",
         "central, epsilon 3",
     ]
-    with (tmp_path / "out" / "table.csv").open() as file:
-        lines = list(csv.DictReader(file))
+    lines = table(tmp_path / "out" / "table.csv")
     assert [line["unit"] for line in lines] == ["record", "record", "client", "client", "client", "client"]
     assert all("server is trusted" in line["adversary"] for line in lines[4:])
-    assert all(line["epsilon_per_record_max"] == "" for line in lines[2:])
-    assert all(line["epsilon_per_client_max"] == "" for line in lines[:2])
     words = (tmp_path / "out" / "table.md").read_text()
     for number, what in enumerate(("add or remove one record", "empty one client", "add or remove one client"), 1):
         assert f"({number}) per" in words
         assert what in words
     assert not (tmp_path / "out" / "accuracy-by-epsilon.png").exists()
     assert (tmp_path / "out" / "accuracy-by-round.png").exists()
-
-
-NUMBERS = {"name": "npz", "classes": "numbers", "partition": "natural"}
 
 
 @pytest.fixture
@@ -309,7 +284,7 @@ def numbers(tmp_path):
     x = rng.normal(size=(160, 3)).astype(np.float32)
     np.savez(tmp_path / "rows.npz", x=x, y=(x @ [1.0, 2.0, 3.0]).astype(np.float32), client=np.arange(160) % 4)
     return {
-        "data": NUMBERS | {"path": str(tmp_path / "rows.npz")},
+        "data": {"name": "npz", "classes": "numbers", "partition": "natural", "path": str(tmp_path / "rows.npz")},
         "task": {"kind": "regression"},
         "model": {"name": "logr"},
         "privacy": {"kind": "none"},
@@ -330,19 +305,13 @@ def test_a_comparison_is_in_the_words_of_its_metric(tmp_path, numbers):
     words = (out / "table.md").read_text()
     assert "RMSE (last 2 rounds)" in words
     assert "accuracy" not in words.lower()
+    summary = next(out.glob("runs/*/*/summary.json"))
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": {"rmse": "small"}}))
+    with pytest.raises(BadInput, match=r"summary\.json is damaged"):
+        compare(numbers, {"train.learning_rate": [0.01, 0.1]}, seeds=1, out=out, jobs=1, resume=True)
 
 
 def test_cells_that_are_judged_by_two_metrics_are_refused_before_anything_runs(tmp_path, numbers):
     with pytest.raises(BadInput, match=r"compared by one metric, not by MAE and by RMSE: set metric\.choose"):
         compare(numbers, {"metric.choose": ["rmse", "mae"]}, seeds=1, out=tmp_path / "out", jobs=1)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_run_whose_summary_was_edited_stops_the_table_in_one_sentence(tmp_path, numbers):
-    out = tmp_path / "out"
-    compare(numbers, {"train.learning_rate": [0.01]}, seeds=1, out=out, jobs=1)
-    (summary,) = out.glob("runs/*/*/summary.json")
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"metrics": {"rmse": "small"}}))
-    with pytest.raises(BadInput, match=r"summary\.json is damaged"):
-        compare(numbers, {"train.learning_rate": [0.01]}, seeds=1, out=out, jobs=1, resume=True)

@@ -77,22 +77,27 @@ def test_cells_are_paired_that_differ_in_one_key_and_options_of_one_rule_alone_d
     assert (by_key.count("train.rate"), by_key.count("aggregate.rule"), by_key.count("aggregate.rank")) == (3, 4, 2)
 
 
-def test_the_table_on_the_terminal_and_in_markdown_has_them_with_their_p_values(made):
+def test_every_table_and_file_has_the_same_differences_with_their_p_values(made, tmp_path):
     rows, file = made(RULES), io.StringIO()
     table.show(rows, Console(file=file, width=200))
     for words in (file.getvalue(), table.markdown(rows)):
         assert "pfa − mean" in words
         assert "corrected for all 3 comparisons" in words
+    table.write(tmp_path, rows)
+    lines = list(csv.DictReader((tmp_path / "differences.csv").read_text().splitlines()))
+    pairs = [("pfa", "mean"), ("weighted", "mean"), ("weighted", "pfa")]
+    assert [(line["cell"], line["than"]) for line in lines] == pairs
+    mean, pfa, _ = table.record(rows)
+    assert [one["than"] for one in pfa["differences"]] == ["mean", "weighted"]
+    assert float(lines[0]["difference"]) == pfa["differences"][0]["difference"] == -mean["differences"][0]["difference"]
+    assert pfa["differences"][0]["difference_low"] == -mean["differences"][0]["difference_high"]
     (difference, *_) = difference_table.found(rows)
     assert f"{difference.mean:+.4f} ± {difference.interval:.4f}" in file.getvalue()
 
 
-def test_of_one_seed_and_of_one_cell_there_is_no_second_table(made):
+def test_of_one_seed_or_cell_there_is_no_second_table_and_a_large_grid_says_where_the_others_are(made):
     for rows in (made(RULES, seeds=1), made({}, seeds=3)):
         assert list(difference_table.table(rows).columns) == difference_table.notes(rows) == []
-
-
-def test_a_large_grid_shows_some_and_says_where_the_others_are(made):
     rows = made({"train.rounds": list(range(1, 9))})
     assert len(difference_table.table(rows).columns[0].values) == 12
     assert "16 more differences are in differences.csv." in difference_table.notes(rows)
@@ -103,18 +108,3 @@ def test_what_every_seed_has_in_common_is_said(made):
     (said,) = difference_table.pinned(rows)
     assert said == "The seeds do not change rows (seed.data): intervals say nothing about others."
     assert difference_table.pinned(made(RULES)) == difference_table.pinned(made({"seed.data": [4]}, seeds=1)) == []
-
-
-def test_files_and_json_say_the_same_differences(made, tmp_path):
-    rows = made(RULES)
-    table.write(tmp_path, rows)
-    lines = list(csv.DictReader((tmp_path / "differences.csv").read_text().splitlines()))
-    assert [(line["cell"], line["than"]) for line in lines] == [
-        ("pfa", "mean"),
-        ("weighted", "mean"),
-        ("weighted", "pfa"),
-    ]
-    mean, pfa, _ = table.record(rows)
-    assert [one["than"] for one in pfa["differences"]] == ["mean", "weighted"]
-    assert float(lines[0]["difference"]) == pfa["differences"][0]["difference"] == -mean["differences"][0]["difference"]
-    assert pfa["differences"][0]["difference_low"] == -mean["differences"][0]["difference_high"]

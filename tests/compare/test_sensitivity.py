@@ -15,8 +15,10 @@ def test_a_number_that_is_varied_has_a_figure_and_texts_budgets_and_seeds_have_n
     assert figures.keys(made({})) == []
 
 
-def test_lines_join_cells_that_differ_in_nothing_else_in_the_order_of_their_values(made):
+def test_lines_join_cells_that_differ_in_nothing_else_in_the_order_of_their_values(made, tmp_path):
     rows = made(RATES)
+    assert "accuracy-by-train-learning-rate" in figures.draw(tmp_path, rows)
+    assert {path.suffix for path in tmp_path.glob("accuracy-by-train-learning-rate.*")} == {".png", ".svg", ".pdf"}
     axes = figures.by_value(rows, "train.learning_rate").axes[0]
     lines = [container.lines[0] for container in axes.containers]
     assert [container.get_label() for container in axes.containers] == ["mean", "pfa"]
@@ -38,11 +40,6 @@ def test_an_option_that_some_rules_do_not_take_is_drawn_for_those_that_do(made):
     axes = figures.by_value(rows, key).axes[0]
     assert [container.get_label() for container in axes.containers] == ["pfa"]
     assert axes.get_xscale() == "linear"
-
-
-def test_figures_are_written_under_the_name_of_the_key(made, tmp_path):
-    assert "accuracy-by-train-learning-rate" in figures.draw(tmp_path, made(RATES))
-    assert {path.suffix for path in tmp_path.glob("accuracy-by-train-learning-rate.*")} == {".png", ".svg", ".pdf"}
 
 
 def test_a_cell_that_never_ended_is_left_out(made):

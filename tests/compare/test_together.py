@@ -1,6 +1,7 @@
 """What the runs of a comparison cost together: in which sum a run is, and of whom it is said."""
 
 import contextlib
+import json
 import math
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 import ready
 
 import tacit
+from tacit.lab.compare import table
 from tacit.lab.compare.grid import expand
 from tacit.lab.compare.ledger import notes, together
 from tacit.lab.compare.results import Row, Run
@@ -79,12 +81,48 @@ def test_an_epsilon_without_bound_is_read_from_the_folder_of_a_run_and_ends_no_c
     assert len(row.ended) == 2
     (sums,) = together([row])
     assert math.isinf(sums.epsilon)
+    assert "epsilon inf" in sums.sentence
+    assert sums.record()["epsilon"] is None
 
 
-def test_the_page_has_no_bare_number_where_nothing_adds_the_runs_up(made):
+APART, ALIKE = {"privacy.epsilon": [1, 3]}, {"privacy.epsilon": [1, 3], "seed.data": [0]}
+SUMS = {  # what varies, per what each cell promises; of each sum: unit, runs, ways, epsilon, and its number on a page
+    "of the client that spent most": (APART, ("record", "record"), [("record", 6, 1, 12, "12.000")]),
+    "two units are not added": (
+        ALIKE,
+        ("record", "client"),
+        [("record", 3, 1, 3, "3.000"), ("client", 3, 1, 9, "9.000")],
+    ),
+    "rows dealt out anew have no client in common": (
+        APART,
+        ("client", "client"),
+        [("client", 6, 3, 4, "4.000, of one of 3 ways")],
+    ),
+    "other clients": (
+        {"seed.data": [0], "data.clients": [4, 5]},
+        ("client", "client"),
+        [("client", 6, 2, 9, "9.000, of one of 2 ways")],
+    ),
+    "rows in the same hands": (ALIKE, ("client", "client"), [("client", 6, 1, 12, "12.000")]),
+    "without privacy": ({"privacy.kind": ["local", "none"]}, ("record", None), [("record", 3, 1, 9, "9.000")]),
+}
+
+
+@pytest.mark.parametrize("why", SUMS)
+def test_the_page_has_no_bare_number_where_nothing_adds_the_runs_up(made, tmp_path, why):
     """Per client and dealt out anew by every seed, the largest sum of one way is not what all runs cost."""
-    rows = made({"privacy.epsilon": [1]}, unit=lambda number: "client")
-    (sums,) = together(rows)
-    assert sums.bare == "1.000, of one of 3 ways"
-    (sums,) = together(made({"privacy.epsilon": [1], "seed.data": [0]}, unit=lambda number: "client"))
-    assert sums.bare == "3.000"
+    vary, units, expected = SUMS[why]
+    rows = made(vary, unit=lambda number: units[number])
+    sums = together(rows)
+    assert [(one.unit, one.runs, one.ways, round(one.epsilon, 2), one.bare) for one in sums] == expected
+    assert all(one.delta == pytest.approx(1e-5 * one.runs / one.ways) for one in sums)
+    table.write(tmp_path, rows)
+    written = json.loads((tmp_path / "together.json").read_text())
+    assert [one["epsilon"] for one in written] == [one.epsilon for one in sums]
+    said = " ".join(table.notes(rows))
+    for one in sums:
+        assert ("if those of one way, and no others, are seen" in one.sentence) == (one.ways > 1)
+        assert f"epsilon {one.bare.partition(',')[0]} at delta" in one.sentence
+        assert one.sentence in said
+    assert ("more than any one" in said) == (len(sums) > 1)
+    assert ("In no sum: 3 runs without privacy. Whoever sees one" in said) == (None in units)
