@@ -48,10 +48,17 @@ def local(**changes):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """The histories of all runs of a search; `watched.stop_at` interrupts the run of that number, after its first round."""
+    """The histories of all runs of a search."""
 
     class Watched(list):
         stop_at = None
+
+        def stopped(self, at, values, **how):
+            """Begins a search that is interrupted in the run of that number, after its first round."""
+            self.stop_at = at
+            with pytest.raises(KeyboardInterrupt):
+                tune(values, RATES, **how)
+            self.stop_at = None
 
     seen = Watched()
 
@@ -67,9 +74,18 @@ def watched(monkeypatch):
     return seen
 
 
-def charges(path):
+def read(path, query):
+    """What a query to a ledger finds."""
     with sqlite3.connect(path / "ledger.db") as db:
-        return db.execute("SELECT text FROM everybody JOIN events ON events.id = everybody.event").fetchall()
+        return db.execute(query).fetchall()
+
+
+def charges(path):
+    return read(path, "SELECT text FROM everybody JOIN events ON events.id = everybody.event")
+
+
+SEALS = "SELECT client, epsilon FROM seals"
+PAID = "SELECT client, text FROM charges JOIN events ON events.id = charges.event ORDER BY client, round"
 
 
 def test_the_best_of_what_was_run_is_published_without_times_and_traffic(tmp_path, watched):
@@ -101,10 +117,7 @@ def test_a_search_is_paid_for_before_anything_is_run(tmp_path, monkeypatch):
 
 
 def test_a_search_that_was_killed_goes_on_and_pays_once(tmp_path, watched):
-    watched.stop_at = 2
-    with pytest.raises(KeyboardInterrupt):
-        tune(settings(), RATES, runs=4, out=tmp_path / "s")
-    watched.stop_at = None
+    watched.stopped(2, settings(), runs=4, out=tmp_path / "s")
     shutil.copytree(tmp_path / "s", tmp_path / "again")
     first = search_on(tmp_path / "s")  # as the command line does
     assert len(watched) == 4  # the two that had ended were not run again
@@ -155,16 +168,12 @@ def test_a_search_counts_on_a_shared_ledger_and_finds_what_is_left(tmp_path):
         tune(shared, RATES, runs=3, out=tmp_path / "second")
 
 
-@pytest.mark.parametrize(("noise", "runs"), [(0.5, 10), (0.1, 2)], ids=["too dear", "no finite price"])
-def test_a_search_that_cannot_be_paid_for_is_refused_and_nothing_is_written(tmp_path, noise, runs):
-    with pytest.raises(
-        BudgetExhausted, match=f"no round of {runs} runs: raise their epsilon or the noise.*Nothing was written"
-    ):
-        tune(settings(privacy={"noise_multiplier": noise}), RATES, runs=runs, out=tmp_path / "s")
+def test_a_search_that_cannot_be_paid_for_is_refused_with_what_it_lacks_and_nothing_is_written(tmp_path):
+    for noise, runs in ((0.5, 10), (0.1, 2)):  # too dear, and without a finite price
+        lacks = f"no round of {runs} runs: raise their epsilon or the noise.*Nothing was written"
+        with pytest.raises(BudgetExhausted, match=lacks):
+            tune(settings(privacy={"noise_multiplier": noise}), RATES, runs=runs, out=tmp_path / "s")
     assert not (tmp_path / "s").exists()
-
-
-def test_a_search_that_lacks_delta_says_so_and_does_not_speak_of_noise(tmp_path):
     shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.6, "epsilon": 100.0}
     tune(settings(privacy=shared), RATES, runs=2, out=tmp_path / "first")
     with pytest.raises(
@@ -197,10 +206,7 @@ def test_an_older_ledger_that_does_not_know_what_a_search_released_is_noticed(tm
     """The charge comes first and the release long after it: a copy of the ledger in between has all charges."""
     shared = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.5}
     search_of = settings(privacy=shared, run={"randomness": "os"})
-    watched.stop_at = 0
-    with pytest.raises(KeyboardInterrupt):
-        tune(search_of, RATES, runs=3, out=tmp_path / "one")
-    watched.stop_at = None
+    watched.stopped(0, search_of, runs=3, out=tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     old = (tmp_path / "shared.db").read_bytes()
     search_on(tmp_path / "one")
@@ -208,17 +214,6 @@ def test_an_older_ledger_that_does_not_know_what_a_search_released_is_noticed(tm
     with pytest.raises(LedgerError, match="is an older copy"):
         search_on(tmp_path / "two")
     assert not (tmp_path / "two" / "best").exists()
-
-
-def test_runs_that_diverge_lose_and_if_all_do_nothing_is_released(tmp_path, monkeypatch):
-
-    def run(*_, **__):
-        raise TrainingDiverged("the loss became nan")
-
-    monkeypatch.setattr(search, "run", run)
-    with pytest.raises(TrainingDiverged, match="No run of the search"):
-        tune(settings(), RATES, runs=3, out=tmp_path)
-    assert not (tmp_path / "best").exists()
 
 
 def test_a_score_that_is_no_number_is_none():
@@ -232,7 +227,7 @@ def test_a_candidate_whose_clients_would_pay_another_price_is_refused_before_any
         train = settings(train={"rounds": 3})
         return replace(priced, runs=tuple(replace(one, experiment=tacit.Experiment(**train)) for one in priced.runs))
 
-    monkeypatch.setattr(search, "composed", dearer)
+    monkeypatch.setattr(search.price, "composed", dearer)
     with pytest.raises(BadInput, match="another price than that of the search"):
         tune(settings(), RATES, runs=4, out=tmp_path / "search")
     assert not (tmp_path / "search").exists()
@@ -247,7 +242,7 @@ def test_a_run_whose_metric_cannot_be_told_of_its_model_loses_and_does_not_end_a
     modest = settings(metric={"choose": "foreign_losses:modest"})
     found = tune(modest, SURE, runs=4, out=tmp_path / "s")
     assert found["settings"]["privacy.clip"] == 0.01
-    with pytest.raises(TrainingDiverged, match="a metric that every model has"):
+    with pytest.raises(TrainingDiverged, match=r"No run of the search.* a metric that every model has"):
         tune(modest, {"privacy.clip": [500.0]}, runs=4, out=tmp_path / "all")
     assert not (tmp_path / "all" / "best").exists()
 
@@ -268,11 +263,16 @@ def test_a_run_whose_metric_cannot_be_told_of_its_model_loses_and_does_not_end_a
         ({}, {"metric.choose": ["f1", "auroc"]}, "cannot vary metric.choose"),
         ({}, {"train.learning_rate": [-1, 2]}, "learning_rate"),
         ({}, {"model.name": ["logr", "no-such"]}, "no-such"),
+        ({"runs": 1}, RATES, "tacit run"),
+        ({"runs": -3}, RATES, "tacit run"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_in_a_sentence(tmp_path, changes, vary, sentence):
+    runs = changes.get("runs", 3)
     with pytest.raises(BadInput, match=sentence):
-        tune(settings(**changes), vary, runs=3, out=tmp_path / "s")
+        tune(
+            settings(**{key: one for key, one in changes.items() if key != "runs"}), vary, runs=runs, out=tmp_path / "s"
+        )
     assert not (tmp_path / "s").exists()
 
 
@@ -296,16 +296,8 @@ def test_a_search_without_a_public_score_is_refused(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("runs", [0, 1, -3])
-def test_a_search_of_one_run_is_a_run(tmp_path, runs):
-    with pytest.raises(BadInput, match="tacit run"):
-        tune(settings(), RATES, runs=runs, out=tmp_path / "s")
-
-
 def test_a_search_goes_on_as_it_was_asked_for_and_is_not_overwritten(tmp_path, watched):
-    watched.stop_at = 1
-    with pytest.raises(KeyboardInterrupt):
-        tune(settings(), RATES, runs=3, out=tmp_path)
+    watched.stopped(1, settings(), runs=3, out=tmp_path)
     with pytest.raises(RunExists, match="--resume"):
         tune(settings(), RATES, runs=3, out=tmp_path)
     with pytest.raises(BadInput, match="other settings"):
@@ -319,9 +311,7 @@ def test_a_local_search_is_priced_as_composed_for_each_client_by_its_own_budget(
     found = tune(local(privacy={"kind": "local", "epsilon": epsilons}), RATES, runs=3, out=tmp_path)
     assert [history.guarantee is not None for history in watched] == [True] * 3
     assert "3 runs, all of which are seen" in found["sentence"]
-    with sqlite3.connect(tmp_path / "ledger.db") as db:
-        sealed = dict(db.execute("SELECT client, epsilon FROM seals").fetchall())
-        rows = db.execute("SELECT client, text FROM charges JOIN events ON events.id = charges.event").fetchall()
+    sealed, rows = dict(read(tmp_path, SEALS)), read(tmp_path, PAID)
     assert len(rows) == 3
     for name, text in rows:
         event = price.from_text(text)
@@ -334,16 +324,11 @@ def test_a_local_search_is_priced_as_composed_for_each_client_by_its_own_budget(
 
 def _of_run(path, name):
     """What one of the runs charged to a client."""
-    with sqlite3.connect(path / "runs" / "001" / "ledger.db") as db:
-        query = "SELECT text FROM charges JOIN events ON events.id = charges.event WHERE client = ?"
-        return price.compose([(price.from_text(text), 1) for (text,) in db.execute(query, (name,))])
+    return price.compose([(price.from_text(text), 1) for who, text in read(path / "runs" / "001", PAID) if who == name])
 
 
 def test_a_run_that_was_seen_is_never_released_again_where_its_folder_is_gone(tmp_path, watched):
-    watched.stop_at = 1
-    with pytest.raises(KeyboardInterrupt):
-        tune(local(run={"workers": 1, "randomness": "os"}), RATES, runs=2, out=tmp_path / "search")
-    watched.stop_at = None
+    watched.stopped(1, local(run={"workers": 1, "randomness": "os"}), runs=2, out=tmp_path / "search")
     shutil.rmtree(tmp_path / "search" / "runs" / "001")
     for lost in ("001", "runs"):
         with pytest.raises(LedgerError, match="is gone"):
@@ -366,10 +351,7 @@ def test_of_a_search_whose_runs_are_seen_no_copy_or_older_folder_releases_a_run_
     if stopped:
         copied_before(monkeypatch, tmp_path, number=2)
     else:
-        watched.stop_at = 0
-        with pytest.raises(KeyboardInterrupt):
-            tune(values, RATES, runs=2, out=tmp_path / "one")
-        watched.stop_at = None
+        watched.stopped(0, values, runs=2, out=tmp_path / "one")
         shutil.copytree(tmp_path / "one", tmp_path / "two")
     if stopped:
         tune(values, RATES, runs=2, out=tmp_path / "one")
@@ -448,15 +430,11 @@ def test_under_central_dp_what_the_runs_own_ledgers_let_them_release_is_what_was
     assert len(list((tmp_path / "s" / "runs").iterdir())) == 3
     assert "3 runs, all of which are seen" in found["sentence"]
     assert "who took part" in found["sentence"]  # cohorts stay secret
-    with sqlite3.connect(tmp_path / "s" / "ledger.db") as book:
-        ((client, epsilon),) = book.execute("SELECT client, epsilon FROM seals").fetchall()
+    ((client, epsilon),) = read(tmp_path / "s", SEALS)
     assert (client, epsilon) == ("", pytest.approx(priced.epsilon, rel=1e-3))
     spent = []
     for run in sorted((tmp_path / "s" / "runs").iterdir()):
-        with sqlite3.connect(run / "ledger.db") as book:
-            ((own, most),) = book.execute(
-                "SELECT text, most FROM seals JOIN events ON events.id = seals.event"
-            ).fetchall()
+        ((own, most),) = read(run, "SELECT text, most FROM seals JOIN events ON events.id = seals.event")
         spent.append((price.from_text(own), most))
     together = price.epsilon(tuple(spent), delta=priced.delta)
     assert together <= priced.epsilon * 1.001, "what the runs' own ledgers let them release is what was paid for"
@@ -478,12 +456,10 @@ def test_a_search_scored_by_a_priced_query_charges_every_answer_of_every_run_bef
     monkeypatch.setattr(search, "run", run)
     with pytest.raises(KeyboardInterrupt):
         tune(held(), RATES, runs=3, out=tmp_path)
-    with sqlite3.connect(tmp_path / "ledger.db") as db:
-        rows = db.execute("SELECT client, round, text FROM charges JOIN events ON events.id = charges.event").fetchall()
-        sealed = dict(db.execute("SELECT client, epsilon FROM seals").fetchall())
-    assert len(rows) == 6  # of each client: training, and the answers
-    for client, epsilon in sealed.items():
-        training, answers = (price.from_text(text) for name, _, text in sorted(rows)[::-1] if name == client)
+    rows = read(tmp_path, PAID)
+    assert len(rows) == 6  # of each client: the answers, and training
+    for client, epsilon in read(tmp_path, SEALS):
+        answers, training = (price.from_text(text) for name, text in rows if name == client)
         assert answers.count == 3
         together = price.compose([(training, 1), (answers, 1)])
         assert price.epsilon(together, delta=1e-5) == epsilon <= 40.0
@@ -522,15 +498,11 @@ def test_a_search_is_scored_by_the_noised_answers_and_never_by_exact_or_public_o
 
 
 def test_a_killed_search_that_clients_score_goes_on_and_asks_and_pays_once(tmp_path, watched):
-    watched.stop_at = 1
-    with pytest.raises(KeyboardInterrupt):
-        tune(held(), RATES, runs=2, out=tmp_path / "s")
-    with sqlite3.connect(tmp_path / "s" / "ledger.db") as db:
-        before = db.execute("SELECT COUNT(*) FROM charges").fetchone()
-    watched.stop_at = None
+    watched.stopped(1, held(), runs=2, out=tmp_path / "s")
+    before = read(tmp_path / "s", PAID)
     search_on(tmp_path / "s")
-    with sqlite3.connect(tmp_path / "s" / "ledger.db") as db:
-        assert db.execute("SELECT COUNT(*) FROM charges").fetchone() == before == (6,)
+    assert read(tmp_path / "s", PAID) == before
+    assert len(before) == 6
 
 
 def test_a_query_per_record_cannot_score_runs_that_promise_per_client(tmp_path):

@@ -123,11 +123,6 @@ class Priced:
     asked: Mapping[str, Mapping[str, DpEvent]] = field(default_factory=dict, repr=False)
 
 
-def _with_privacy(candidate: Candidate, said: dict[str, Any]) -> Candidate:
-    privacy = candidate.experiment.privacy.model_copy(update=said)
-    return replace(candidate, experiment=candidate.experiment.model_copy(update={"privacy": privacy}))
-
-
 def priced_runs(runs: Sequence[Candidate], paid: Mapping[str, Releases], count: int, *, delta: float) -> Priced:
     """The price of so many runs, from what every client releases in one of them."""
 
@@ -145,16 +140,13 @@ def priced_runs(runs: Sequence[Candidate], paid: Mapping[str, Releases], count: 
     )
 
 
-Paid = dict[str, Releases]
-
-
 def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Population, count: int) -> Priced:
     """The price of a search of so many runs, each with an epsilon for every client such that all of them keep its own.
     Guarantee: what each client may release in all runs costs at most what other runs of the ledger have left of its epsilon.
     Raises: BadInput where candidates differ in what a client pays, BudgetExhausted where a client could pay for no round."""
     first, left = candidates[0], population.to_spread
 
-    def at(share: np.ndarray) -> tuple[np.ndarray, Paid]:
+    def at(share: np.ndarray) -> tuple[np.ndarray, dict[str, Releases]]:
         paid = _paid(_parts(first, dataset, population, left * share))
         return np.array([price.epsilon(one.in_runs(count), delta=population.delta) for one in paid.values()]), paid
 
@@ -210,7 +202,7 @@ def _parts(candidate: Candidate, dataset: Dataset, population: Population, epsil
     return assemble(candidate.experiment, dataset, replace(population, epsilons=epsilons, sealed=None))
 
 
-def _paid(parts: Parts) -> Paid:
+def _paid(parts: Parts) -> dict[str, Releases]:
     """What each client releases in a run, how often its ledger would let it, and what it answers beside that."""
     privacy, found, known = parts.experiment.privacy, {}, {}
     names = [ALL] if parts.plan.sampler.charges_all else parts.population.names  # all pay the same, in one row
@@ -237,7 +229,8 @@ def _paid(parts: Parts) -> Paid:
 def _with_budgets(candidate: Candidate, population: Population, epsilons: np.ndarray) -> Candidate:
     same = bool((epsilons == epsilons[0]).all())
     spec = float(epsilons[0]) if same else dict(zip(population.names, epsilons.tolist(), strict=True))
-    return _with_privacy(candidate, {"epsilon": spec, "level": "own"})
+    privacy = candidate.experiment.privacy.model_copy(update={"epsilon": spec, "level": "own"})
+    return replace(candidate, experiment=candidate.experiment.model_copy(update={"privacy": privacy}))
 
 
 def before_of(path: Path, values: Mapping[str, Any], *, resume: bool) -> Before:

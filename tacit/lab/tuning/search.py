@@ -27,18 +27,8 @@ from tacit.errors import BadInput, LedgerError, TacitError, TrainingDiverged, Un
 from tacit.experiment import Experiment
 from tacit.lab.compare.grid import SEARCH as KEPT
 from tacit.lab.grid import plain
-from tacit.lab.tuning.price import (
-    NO_PRICE,
-    NO_SCORE,
-    Candidate,
-    Priced,
-    before_of,
-    candidates,
-    composed,
-    pay,
-    refuse_dear,
-    refuse_other_price,
-)
+from tacit.lab.tuning import price
+from tacit.lab.tuning.price import Candidate, Priced
 from tacit.parts import metrics
 from tacit.parts.tasks import chosen, headline
 from tacit.privacy.guarantee import PUBLIC, sentence, shown, shown_delta, spent_by
@@ -80,9 +70,9 @@ def tune(
     KEPT.refuse_taken(path, resume=resume, force=force)
     if resume and (known := finished(path)) is not None:
         return known
-    before = before_of(path, values, resume=resume)
+    before = price.before_of(path, values, resume=resume)
     priced, parts, assumes = _prepared(values, vary, runs, before)
-    refuse_dear(priced, parts)
+    price.refuse_dear(priced, parts)
     lock = KEPT.take(path, force=force)
     try:
         folder = _begin(path, lock, values, vary, runs=runs, before=parts.before)
@@ -98,7 +88,7 @@ def price_of(
 ) -> tuple[Priced, str]:
     """What `tune` would cost, and the unit that it is for. Nothing is written. Raises as `tune`."""
     values = plain(experiment)
-    priced, parts, _ = _prepared(values, vary, runs, before_of(Path(), values, resume=False))
+    priced, parts, _ = _prepared(values, vary, runs, price.before_of(Path(), values, resume=False))
     return priced, parts.population.unit
 
 
@@ -108,16 +98,16 @@ def _prepared(
     """The search with its price, every candidate tried without training; the parts it is paid by, and what candidates assume."""
     if not FEWEST <= runs <= MOST:
         raise BadInput(f"Expected {FEWEST} to {MOST:,} runs, got {runs}: a single run is `tacit run`.")
-    grid, assumes = candidates(values, vary), list[str]()
+    grid, assumes = price.candidates(values, vary), list[str]()
     first = grid[0].experiment
     dataset, _, population = clients(first, before=before)
     if not len(dataset.test_y) and first.data.held_out is None:
-        raise BadInput(NO_SCORE)
-    priced = composed(grid, replace(dataset, x=population.x, y=population.y, client=None), population, runs)
+        raise BadInput(price.NO_SCORE)
+    priced = price.composed(grid, replace(dataset, x=population.x, y=population.y, client=None), population, runs)
     for candidate in priced.runs:
         try:
             made = build(candidate.experiment)
-            refuse_other_price(priced, made)
+            price.refuse_other_price(priced, made)
             evaluate(made, made.params)
             judged = judged_by(made.experiment, made.dataset)
             # answers about held-out rows whose noise, by public numbers, leaves nothing to choose by
@@ -136,9 +126,9 @@ def _prepared(
 def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) -> dict[str, Any]:
     ledger = open_ledger(parts, folder, once=True, asked=lambda client: priced.asked.get(client, {}))
     if ledger is None:
-        raise BadInput(NO_PRICE)
+        raise BadInput(price.NO_PRICE)
     try:
-        pay(ledger, folder, parts, priced, folder.run)
+        price.pay(ledger, folder, parts, priced, folder.run)
         guarantee = spent_by(promised(parts, priced, assumes), ledger, parts.population)
         also = parts.plan.also(guarantee, parts.experiment, ledger, parts.population)
         place, best = _best_run(folder, priced, ledger)
