@@ -208,6 +208,22 @@ class Table:
         return csv_of(self.records(), keys)
 
 
+def of_rows(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", notes: Sequence[str] = ()
+) -> Table:
+    """Rows of texts, and of what is text enough, under their headings: for people."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(heads)
+    return Table([Column(head, list(map(str, one))) for head, one in zip(heads, columns, strict=True)], notes, title)
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Drawn:
+    """Names and values side by side, for a terminal. Both are text, never markup."""
+    drawn = Drawn.grid(padding=(0, 2))
+    for name, value in facts:
+        drawn.add_row(Text(name, style="dim"), Text(value))
+    return drawn
+
+
 def escaped(words: str) -> str:
     r"""A text as LaTeX prints it: nothing in it is a command.
 

@@ -1,13 +1,11 @@
 """`tacit deploy`: an experiment across machines, on Flower."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from tacit.cli.program import Program, Settings
@@ -153,10 +151,11 @@ def _own_models(folder: Path, *, adapt: bool, evaluate: Path | None, run: str | 
     from tacit.deploy.operate.site_page import write_site_page
     from tacit.deploy.site import models  # code that the process that answers never loads
     from tacit.deploy.site.layout import compared, due, newest, read_settings, wanted
+    from tacit.table import facts_table
 
     only_installed()
     if evaluate is not None:
-        _show(models.in_words_new_rows(models.evaluate(folder, evaluate, run=run)))
+        Console().print(facts_table(models.in_words_new_rows(models.evaluate(folder, evaluate, run=run))))
     else:
         if wanted(read_settings(folder)).kind is None:
             raise BadInput(
@@ -167,12 +166,5 @@ def _own_models(folder: Path, *, adapt: bool, evaluate: Path | None, run: str | 
             models.adapt(folder, one)
         comparison = compared(folder, meant)
         if comparison is not None:
-            _show(models.in_words(comparison))
+            Console().print(facts_table(models.in_words(comparison)))
     Console().print(Text(f"Report: {write_site_page(folder)} (for this site alone)"), soft_wrap=True)
-
-
-def _show(lines: Iterable[tuple[str, str]]) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for name, text in lines:
-        table.add_row(Text(name, style="dim"), Text(text))
-    Console().print(table)

@@ -1,14 +1,13 @@
 """`tacit ledger`: who was charged what, when and for what. Every epsilon has its delta and its unit. No torch is loaded."""
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tacit.deploy.site.layout import BUDGET, promises
@@ -18,6 +17,7 @@ from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import disk, reader
 from tacit.privacy.ledger.disk import COLUMNS, QUERY
 from tacit.privacy.ledger.ledger import ROUNDING
+from tacit.table import Table, csv_of, of_rows
 
 WIDE = 130
 
@@ -27,7 +27,7 @@ def show(path: Path, delta: float | None) -> None:
     console = Console()
     console.width = max(console.width, WIDE)  # rather a wrapped line than half a number
     for table in (by_client(path, delta=delta), by_run(path), by_charge(path)):
-        console.print(table)
+        console.print(table.terminal(box.HEAVY_HEAD if table.title else None, caption=" ".join(table.notes)))
     for run, promise in promises(path):
         console.print(Text(f"Promised in run {run[:8]}: {promise}"))
 
@@ -63,48 +63,47 @@ def by_client(path: Path, *, delta: float | None) -> Table:
     delta, limits = _delta(file, delta), _limits(file)
     sealed, used = reader.totals(accounts), reader.totals([replace(a, sealed=a.used) for a in accounts])
     names = ("client", "per", "charges", "runs", "last (UTC)", "epsilon spent", "sealed", "at delta", "joint PLD")
-    table = Table(*names, title=Text(str(file)), caption=CAPTION.format(delta=delta))
-    table.columns[names.index("epsilon spent")].no_wrap = True
+    rows = []
     for (client, unit), joint in sorted(reader.spent(charges, delta=delta).items()):
         mine = [entry for entry in charges if (entry["client"], entry["unit"]) == (client, unit)]
         limit = f" of {limits.epsilon:g}" if limits and limits.unit == unit else ""
-        last = mine[-1]["time"][:16].replace("T", " ")
         prices = (f"{shown(joint)}{limit}", "", shown_delta(delta), "")
         if (client, unit) in sealed:  # else nothing is reserved: a damaged ledger
             epsilon, at = sealed[client, unit]
             prices = (shown(used[client, unit][0]), f"{shown(epsilon)}{limit}", shown_delta(at), shown(joint))
-        runs = str(len({entry["run"] for entry in mine}))
-        table.add_row(Text(client), Text(unit), str(len(mine)), runs, last, *prices)
-    return table
+        runs = len({entry["run"] for entry in mine})
+        rows.append((client, unit, len(mine), runs, _time(mine[-1], 16), *prices))
+    return of_rows(names, rows, title=str(file), notes=[CAPTION.format(delta=delta)])
 
 
 def by_run(path: Path) -> Table:
     """A row per run: what it sealed when it began, what it has used of that, and at which delta; the largest over clients."""
-    table = Table("run", "per", "clients", "releases", "sealed", "used", "at delta", box=None)
     runs: dict[tuple[str, str], list[reader.Account]] = {}
     for account in reader.accounts(reader.find(path)):
         runs.setdefault((account.run, account.unit), []).append(account)
+    rows = []
     for (run, unit), members in runs.items():
-        who = "all" if members[0].client == disk.EVERYBODY else str(len(members))
+        who = "all" if members[0].client == disk.EVERYBODY else len(members)
         releases = f"{max(m.releases for m in members)} of {max(m.most for m in members)}"
         prices = shown(max(m.sealed for m in members)), shown(max(m.used for m in members))
-        table.add_row(Text(run[:8]), Text(unit), who, releases, *prices, shown_delta(max(m.delta for m in members)))
-    return table
+        rows.append((run[:8], unit, who, releases, *prices, shown_delta(max(m.delta for m in members))))
+    return of_rows(("run", "per", "clients", "releases", "sealed", "used", "at delta"), rows)
 
 
 def by_charge(path: Path) -> Table:
     """A row per charge, the newest ones."""
     charges = reader.entries(reader.find(path))
-    table = Table("time (UTC)", "client", "run", "round", "per", "for", box=None)
-    if len(charges) > MOST_ROWS:
-        table.caption = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger PATH --to FILE` has all"
-    for entry in charges[-MOST_ROWS:]:
-        when = entry["time"][:19].replace("T", " ")
-        round = reader.release(entry).removeprefix("round ")
-        table.add_row(
-            *map(Text, (when, entry["client"], entry["run"][:8], round, entry["unit"], _what(entry["event"])))
-        )
-    return table
+    all_of_them = f"the last {MOST_ROWS} of {len(charges)}; `tacit ledger PATH --to FILE` has all"
+    rows = []
+    for one in charges[-MOST_ROWS:]:
+        round = reader.release(one).removeprefix("round ")
+        rows.append((_time(one, 19), one["client"], one["run"][:8], round, one["unit"], _what(one["event"])))
+    heads = ("time (UTC)", "client", "run", "round", "per", "for")
+    return of_rows(heads, rows, notes=[all_of_them] * (len(charges) > MOST_ROWS))
+
+
+def _time(entry: dict[str, Any], length: int) -> str:
+    return entry["time"][:length].replace("T", " ")
 
 
 def _what(event: str) -> str:
@@ -119,11 +118,7 @@ def _what(event: str) -> str:
 
 def as_csv(path: Path) -> str:
     """Every charge as CSV."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(reader.entries(reader.find(path)))
-    return out.getvalue()
+    return csv_of(reader.entries(reader.find(path)), COLUMNS).decode()
 
 
 def as_json(path: Path) -> str:

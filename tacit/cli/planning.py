@@ -188,7 +188,7 @@ def show_stats(found: dict[str, Any]) -> None:
     from rich.text import Text
 
     from tacit.privacy.queries.ranges import QUANTILES
-    from tacit.table import Column, Kind, Table
+    from tacit.table import Column, Kind, Table, of_rows
 
     words = [
         (column["column"], str(value), f"{count} ± {column['margin']:.0f}")
@@ -207,9 +207,7 @@ def show_stats(found: dict[str, Any]) -> None:
     if counted:
         screen.print(Table(means, title="numbers").terminal())
     if words:
-        heads = ("column", "value", "rows")
-        parts = [Column(head, values) for head, values in zip(heads, zip(*words, strict=True), strict=True)]
-        screen.print(Table(parts, title="words").terminal())
+        screen.print(of_rows(("column", "value", "rows"), words, title="words").terminal())
     why = f" Not known: {found['unknown']}" if "unknown" in found else ""
     missing = "".join(f" Without {name}: {reason}." for name, reason in found.get("missing", {}).items())
     screen.print(Text(f"{found['answered']} of {found['clients']} clients answered.{why}{missing}"))

@@ -235,26 +235,22 @@ def tune_command(
 
 
 def _show_best(found: dict[str, Any], best: Path) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from tacit.engine.queries import in_words
     from tacit.parts.metrics import words
+    from tacit.table import facts_table
 
-    screen, table = console(), Table(title="the best", show_header=False)
-    for key, value in found["settings"].items():
-        table.add_row(Text(key), Text(str(value)))
+    lines = {key: str(value) for key, value in found["settings"].items()}
     name, tested = words(found["metric"]), found[f"test_{found['metric']}"]
     if tested is not None:
-        table.add_row(f"{name} on public rows", f"{tested:.4f}")
+        lines[f"{name} on public rows"] = f"{tested:.4f}"
     if "at_clients" in found:
-        table.add_row(f"{name} on rows held out by clients", Text(in_words(found["at_clients"])))
-    screen.print(table)
-    screen.print(Text(found["sentence"]), soft_wrap=True)
-    screen.print(
-        Text(f"The best run is in {best}: settings, model, score and promise. All others are paid for too."),
-        soft_wrap=True,
-    )
+        lines[f"{name} on rows held out by clients"] = in_words(found["at_clients"])
+    screen, where = console(), f"The best run is in {best}: settings, model, score and promise."
+    screen.print(facts_table(lines.items()))
+    for text in (found["sentence"], f"{where} All others are paid for too."):
+        screen.print(Text(text), soft_wrap=True)
 
 
 def _price_of_federation(folder: Path, runs: int, named: dict[str, Any], *, price: bool) -> None:

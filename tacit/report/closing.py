@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from tacit.engine.history import PER_CLIENT, History
@@ -17,6 +16,7 @@ from tacit.engine.run_files import read
 from tacit.lab.compare.grid import size
 from tacit.parts import metrics
 from tacit.privacy.guarantee import seen_by_more, shown, shown_delta, with_others
+from tacit.table import facts_table
 from tacit.types import Others
 
 UNTRAINED = (
@@ -68,14 +68,6 @@ def closing(history: History, console: Console) -> None:
     say_stats(folder, console)
     if history.ledger and not own_ledger:
         console.print(Text(f"Ledger: {history.ledger.path}"))
-
-
-def facts_table(facts: Any) -> Table:
-    """Names and values side by side."""
-    table = Table.grid(padding=(0, 2))
-    for name, value in facts:
-        table.add_row(Text(name, style="dim"), Text(value))
-    return table
 
 
 def say_stats(folder: Path, console: Console) -> None:

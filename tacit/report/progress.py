@@ -16,7 +16,7 @@ from tacit.experiment import Experiment
 from tacit.parts import metrics
 from tacit.parts.tasks import headline
 from tacit.privacy.guarantee import shown
-from tacit.report.closing import facts_table
+from tacit.table import facts_table
 from tacit.training.flat import frozen
 
 LINES = 10  # how many lines a run prints where there is no terminal

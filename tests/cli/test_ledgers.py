@@ -41,11 +41,11 @@ def edit(folder, statement):
 
 def test_the_table_states_what_the_run_stated(run):
     table = ledger.by_client(run.out, delta=None)
-    cells = {column.header: list(column.cells) for column in table.columns}
+    cells = table.texts()
     assert cells["charges"] == ["2", "2", "2"]
     assert float(cells["epsilon spent"][2]) == pytest.approx(run.guarantee.epsilon_max, abs=1e-3)
-    assert "delta 1e-05" in str(table.caption)
-    assert ledger.by_charge(run.out).row_count == 6
+    assert "delta 1e-05" in table.notes[0]
+    assert len(ledger.by_charge(run.out).texts()["client"]) == 6
 
 
 def test_a_ledger_of_another_format_is_named(copy, run):
@@ -69,8 +69,8 @@ def test_a_ledger_of_integer_noise_is_shown_too(tmp_path):
         privacy={"kind": "distributed", "epsilon": 8.0, "fewest_reports": 2, "clip": 0.5},
     )
     done = tacit.run(experiment, out=tmp_path / "run", page=False)
-    assert ledger.by_client(done.out, delta=None).row_count == 3
-    assert ledger.by_charge(done.out).row_count == 6
+    assert len(ledger.by_client(done.out, delta=None).texts()["client"]) == 3
+    assert len(ledger.by_charge(done.out).texts()["client"]) == 6
     assert list(ledger.faults(done.out, delta=None)) == []
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_ledger_is_refused(tmp_path):
     with pytest.raises(LedgerError, match="cannot be read as a ledger"):
         ledger.by_client(tmp_path, delta=1e-5)
     (tmp_path / "ledger.db").write_bytes(b"")
-    assert ledger.by_client(tmp_path, delta=1e-5).row_count == 0
+    assert ledger.by_client(tmp_path, delta=1e-5).texts()["client"] == []
     with pytest.raises(TacitError, match="give --delta"):
         ledger.by_client(tmp_path, delta=None)
 
@@ -154,7 +154,7 @@ def test_the_commands_print_and_exit_by_what_they_find(copy, monkeypatch, capsys
 
 
 def test_the_line_under_the_table_says_which_number_to_quote_and_when_the_other_is_valid(run):
-    said = str(ledger.by_client(run.out, delta=None).caption)
+    (said,) = ledger.by_client(run.out, delta=None).notes
     assert said.startswith("Quote sealed, at its delta")
     assert "valid only where all runs were settled before the first of them was seen" in said
 

@@ -175,7 +175,7 @@ def test_a_client_whose_name_is_markup_ends_no_table_of_a_ledger(tmp_path):
     client = Client(0, MARKUP, Budget(9.0, 1e-5, "record"), torch.zeros(1), torch.zeros(1))
     assert ledger.admit([client], lambda _: GaussianDpEvent(3.0))
     tables = (ledgers.by_client(ledger.path, delta=1e-5), ledgers.by_run(ledger.path), ledgers.by_charge(ledger.path))
-    shown = said(lambda console: [console.print(table) for table in tables])
+    shown = said(lambda console: [console.print(table.terminal()) for table in tables])
     assert shown.count(MARKUP) == 2
 
 

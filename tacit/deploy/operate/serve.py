@@ -13,7 +13,6 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tacit.deploy.operate.inspect import refuse_wrong
@@ -27,6 +26,7 @@ from tacit.experiment import Experiment
 from tacit.privacy.guarantee import shown
 from tacit.report.closing import facts, say_baseline, say_stats, show_promise
 from tacit.report.progress import round_line
+from tacit.table import facts_table
 
 START_SECONDS = 300.0  # for a program of Flower's on a busy machine; one that fails is noticed at once
 LOOK_SECONDS = 0.25
@@ -231,14 +231,10 @@ def trial(folder: Path, *, resume: bool, force: bool, console: Console) -> None:
 
 def closing(summary: dict[str, Any], results: Path, console: Console) -> None:
     """Prints how a run ended. What a site said is text, never markup; where nothing was promised, its ledger is not believed."""
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for name, value in facts(summary).items():
-        table.add_row(Text(name, style="dim"), Text(value))
-    promise = summary["guarantee"]
+    lines, promise = facts(summary), summary["guarantee"]
     for name, epsilon in summary["sites"]["epsilon"].items() if promise else ():
-        text = f"epsilon per {promise['unit']} {shown(epsilon)} over all runs of this ledger"
-        table.add_row(Text(f"ledger of {name}", style="dim"), Text(text))
-    console.print(table)
+        lines[f"ledger of {name}"] = f"epsilon per {promise['unit']} {shown(epsilon)} over all runs of this ledger"
+    console.print(facts_table(lines.items()))
     show_promise(summary, console, results)
     say_baseline(summary, console)
     console.print(Text(f"Files: {results}"))
