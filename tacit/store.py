@@ -2,11 +2,14 @@
 
 What differs between Linux and macOS is here too."""
 
+import csv
+import io
 import os
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tacit.errors import BadInput, RunExists
 
@@ -103,6 +106,16 @@ def _fill(path: Path, content: bytes, mode: int | None) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def csv_of(records: Sequence[Mapping[str, Any]], keys: Iterable[str] = ()) -> bytes:
+    """Records as a CSV file, with every key that any of them has; `keys` are the heading where there are none."""
+    file = io.StringIO(newline="")
+    found = list(dict.fromkeys(key for record in records for key in record)) or list(keys)
+    writer = csv.DictWriter(file, found, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return file.getvalue().encode()
 
 
 def forks() -> bool:

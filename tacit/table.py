@@ -3,8 +3,6 @@
 People read text (terminal, Markdown, LaTeX), programs plain values (CSV, JSON, the page), where one value may be several: an
 interval has its half width beside it, an epsilon is a range at its delta. What is missing is a dash, or null."""
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,6 +14,7 @@ from rich.table import Table as Drawn
 from rich.text import Text
 
 from tacit.privacy.guarantee import shown
+from tacit.store import csv_of
 
 MISSING = "–"
 LATEX_NEEDS = r"% needs \usepackage{booktabs}"
@@ -232,35 +231,6 @@ def escaped(words: str) -> str:
     """
     plain = re.sub(r"(?<!\S)-(?=\d)", "−", " ".join(words.split()))  # of a number it is a minus, not a hyphen
     return "".join(LATEX.get(sign, sign) for sign in plain)
-
-
-def csv_of(records: Sequence[Mapping[str, Any]], keys: Iterable[str] = ()) -> bytes:
-    """Records as a CSV file, with every key that any of them has; `keys` are the heading where there are none."""
-    file = io.StringIO(newline="")
-    found = list(dict.fromkeys(key for record in records for key in record)) or list(keys)
-    writer = csv.DictWriter(file, found, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return file.getvalue().encode()
-
-
-def flat_records(rounds: Sequence[dict[str, Any]], *, unit: str | None) -> list[dict[str, Any]]:
-    """One flat dict of scalars per round, all with the same keys; the name of an epsilon carries its unit.
-
-    >>> flat_records([{"round": 0, "dropped": ["a"], "epsilon_loosest": 1.5}, {"round": 1}], unit="record")
-    [{'round': 0, 'epsilon_per_record_loosest': 1.5}, {'round': 1, 'epsilon_per_record_loosest': None}]
-    """
-    return filled([scalars(record, unit=unit) for record in rounds])
-
-
-def filled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    keys = dict.fromkeys(key for row in sorted(rows, key=len, reverse=True) for key in row)
-    return [{key: row.get(key) for key in keys} for row in rows]
-
-
-def scalars(record: dict[str, Any], *, unit: str | None) -> dict[str, Any]:
-    kept = {key: value for key, value in record.items() if not isinstance(value, list | dict)}
-    return {re.sub("^epsilon_", f"epsilon_per_{unit}_", key) if unit else key: value for key, value in kept.items()}
 
 
 def for_json(value: Any, *, infinite: Callable[[float], Any] = lambda number: None) -> Any:

@@ -17,7 +17,8 @@ from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import disk, reader
 from tacit.privacy.ledger.disk import COLUMNS, QUERY
 from tacit.privacy.ledger.ledger import ROUNDING
-from tacit.table import Table, csv_of, of_rows
+from tacit.store import csv_of
+from tacit.table import Table, of_rows
 
 WIDE = 130
 

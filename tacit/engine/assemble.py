@@ -14,7 +14,7 @@ from rich.progress import Progress
 from torch import nn
 
 from tacit import check
-from tacit.algorithms import Algorithm, Server
+from tacit.algorithms import Algorithm
 from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
 from tacit.data.names import FROM_DATA_NOTE
@@ -22,7 +22,7 @@ from tacit.data.partition import Shares, client_names, share_out
 from tacit.data.population import Population, coins, populate
 from tacit.data.sources import load
 from tacit.engine.malicious import Malice, Scene, among, in_words, scene_of
-from tacit.engine.release import ONE_BY_ONE, STACKED, ClientDerive, Releases, held
+from tacit.engine.release import ClientDerive, Releases, held
 from tacit.engine.start import Start, start_of
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
@@ -180,20 +180,15 @@ class Parts(TrainingTask):
 
     @cached_property
     def releases(self) -> Releases:
-        server = getattr(self.algorithm, "server", None)  # central DP has no rule
-        return Releases(
-            with_rule(self),
-            self.population,
-            self.plan,
-            self.model,
-            server.rule if isinstance(server, Server) else None,
-            self.initial_model_digest,
-            self.nonce,
-            self.is_deployed,
-            trainer=f"{STACKED} by {self.together}" if self.together else ONE_BY_ONE,
-            trial_id=self.trial_id,
-            canaries=self.canaries.commitment if self.canaries else "",
-        )
+        return Releases(self)
+
+    @cached_property
+    def ruled(self) -> Experiment:
+        """The experiment with the rule that runs, for whoever reads it later; central DP has none."""
+        experiment, rule = self.experiment, self.plan.rule(self.experiment, self.population)
+        if rule is None or experiment.aggregate.rule is not None:
+            return experiment
+        return experiment.model_copy(update={"aggregate": experiment.aggregate.model_copy(update={"rule": rule})})
 
     @cached_property
     def canaries(self) -> Any:  # engine/canaries.py; None where none are planted
@@ -374,17 +369,9 @@ def model_of(experiment: Experiment, *, input_shape: tuple[int, ...], classes: i
     return freeze_first(experiment, models.build(experiment.model.name, **facts, options=options, factory=part))
 
 
-def with_rule(parts: Parts) -> Experiment:
-    """The experiment with the rule that runs, for whoever reads it later; central DP has none."""
-    experiment, rule = parts.experiment, parts.plan.rule(parts.experiment, parts.population)
-    if rule is None or experiment.aggregate.rule is not None:
-        return experiment
-    return experiment.model_copy(update={"aggregate": experiment.aggregate.model_copy(update={"rule": rule})})
-
-
 def written(parts: Parts) -> Experiment:
     """The experiment as a run's file has it: with the rule that runs, and the digest of a model that was passed from Python."""
-    experiment = with_rule(parts)
+    experiment = parts.ruled
     if experiment.model.part is None:
         return experiment
     digest = digest_of("model", parts.initial_model_digest, tensor_bytes(parts.params))

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -36,8 +37,7 @@ from tacit.engine.start import trained
 from tacit.parts import metrics
 from tacit.privacy.guarantee import sentence, spent_by
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.store import cores
-from tacit.table import csv_of, flat_records
+from tacit.store import cores, csv_of
 from tacit.training.flat import frozen, named
 from tacit.types import Guarantee
 
@@ -70,6 +70,25 @@ class History:
     def records(self) -> list[dict[str, Any]]:
         """A flat dict of scalars per round, as in rounds.csv: `pandas.DataFrame(history.records())`."""
         return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
+
+
+def flat_records(rounds: Sequence[dict[str, Any]], *, unit: str | None) -> list[dict[str, Any]]:
+    """One flat dict of scalars per round, all with the same keys; the name of an epsilon carries its unit.
+
+    >>> flat_records([{"round": 0, "dropped": ["a"], "epsilon_loosest": 1.5}, {"round": 1}], unit="record")
+    [{'round': 0, 'epsilon_per_record_loosest': 1.5}, {'round': 1, 'epsilon_per_record_loosest': None}]
+    """
+    return filled([scalars(record, unit=unit) for record in rounds])
+
+
+def filled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    keys = dict.fromkeys(key for row in sorted(rows, key=len, reverse=True) for key in row)
+    return [{key: row.get(key) for key in keys} for row in rows]
+
+
+def scalars(record: dict[str, Any], *, unit: str | None) -> dict[str, Any]:
+    kept = {key: value for key, value in record.items() if not isinstance(value, list | dict)}
+    return {re.sub("^epsilon_", f"epsilon_per_{unit}_", key) if unit else key: value for key, value in kept.items()}
 
 
 def provenance(parts: Parts) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def test_two_bodies_are_two_releases_and_share_no_noise(small):
     assert made[0].initial_model_digest != made[1].initial_model_digest
     assert made[0].frozen == first.frozen != made[1].frozen
     assert (
-        dataclasses.replace(made[0].releases, initial_model_digest=made[1].initial_model_digest).common
+        dataclasses.replace(made[0], initial_model_digest=made[1].initial_model_digest).releases.common
         != made[0].releases.common
     )
 

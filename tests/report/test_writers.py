@@ -11,12 +11,13 @@ import pytest
 from report_runs import Stop, changed
 
 import tacit
+from tacit.engine.history import flat_records
 from tacit.engine.run_folder import says_same
 from tacit.errors import BadInput
 from tacit.report import writers
 from tacit.report.writers.prometheus import prometheus
 from tacit.report.writers.tensorboard import tag
-from tacit.table import csv_of, flat_records
+from tacit.store import csv_of
 
 EPSILON = "epsilon_per_record_loosest"
 

@@ -1,6 +1,7 @@
 """Noise that is drawn on a device: the known words of Philox, a normal law to its tails, a client's own whoever is beside it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ from statistical import has_std
 
 import tacit
 from tacit.engine.assemble import assemble, build
-from tacit.engine.release import Releases
 from tacit.random import Stream, seeded
 from tacit.training import fused
 from tacit.training.fused import DeviceStream, add_normals_, keys_of, normals, philox
@@ -109,18 +109,18 @@ def test_on_the_cpu_a_stream_of_a_device_is_aes_as_any_other():
     assert torch.equal(DeviceStream(bytes(32)).normal_like(tensor), Stream(bytes(32)).normal(5))
 
 
-def streams_of(**where):
+def streams_of(place):
     asked = tacit.Experiment(run={"device": "cuda"}, privacy={"kind": "local", "epsilon": 3.0})
     parts = build(tacit.Experiment(privacy={"kind": "local", "epsilon": 3.0}))
-    releases = Releases(asked, parts.population, parts.plan, parts.model, None, nonce="a", **where)
+    releases = replace(parts, experiment=asked, nonce="a", place=place).releases
     return type(releases.streams()("question", 0, parts.population[0], "train")), type(
         releases.server("state")("noise")
     )
 
 
 def test_only_a_seeded_simulation_draws_on_the_device_a_site_and_a_deployed_server_draw_from_aes():
-    assert streams_of() == (DeviceStream, DeviceStream)
-    assert streams_of(is_deployed=True) == (Stream, Stream)
+    assert streams_of("simulation") == (DeviceStream, DeviceStream)
+    assert streams_of("server") == (Stream, Stream)
     released = build(tacit.Experiment(run={"randomness": "os"}, privacy={"kind": "local", "epsilon": 3.0}))
     assert type(released.derive("question", 0, released.population[0], "train")) is Stream
     assert type(released.releases.server("state")("noise")) is Stream
@@ -132,4 +132,4 @@ def test_the_parts_of_a_site_are_no_simulation():
     assert not whole.is_deployed
     assert assemble(*known, own=0).is_deployed
     assert assemble(*known, place="server").is_deployed
-    assert assemble(*known, own=0).releases.is_deployed
+    assert type(assemble(*known, own=0).releases.server("state")("noise")) is Stream

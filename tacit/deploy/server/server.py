@@ -30,7 +30,7 @@ from tacit.deploy.site.consent import refuse_undeployable, refuse_unpinned
 from tacit.deploy.site.keys import seals_of
 from tacit.deploy.site.requests import Roster, Terms, sent, terms_of
 from tacit.deploy.site.rows import public_rows, shape
-from tacit.engine.assemble import Parts, assemble, with_rule
+from tacit.engine.assemble import Parts, assemble
 from tacit.engine.history import History, finish, note_clients
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.loop import BudgetTracker, Observer, loop
@@ -237,7 +237,7 @@ def _serve(
     where = {"run": folder.run, "site": None, "text": text, "roster": roster.record()}
     seals = seals_of(experiment, call.keys, **where, opening=sites.opening)
     parts = assemble(experiment, rows, population, place="server", seals=seals)
-    folder.write("experiment.toml", with_rule(parts).toml().encode())
+    folder.write("experiment.toml", parts.ruled.toml().encode())
     terms = _terms(parts)
     parts.algorithm.init(parts.params)  # a rule that cannot weigh these sites says so before they are asked to agree
     # not before: declarations that no run can be made of must not outlive the start that they ended

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tacit import check
-from tacit.engine.assemble import build, with_rule
+from tacit.engine.assemble import build
 from tacit.engine.evaluate import BACKDOOR
 from tacit.engine.evaluate import backdoor as measured_backdoor
 from tacit.engine.run_files import read
@@ -85,7 +85,7 @@ def variants(experiment: Experiment, seeds: int) -> list[tuple[str, tuple[Experi
         said = experiment.privacy.model_dump(exclude_none=True)
         privacy = {key: said[key] for key in CLIPPING if key in said}  # its epsilon is without meaning, and said so
         privacy |= {"epsilon": float("inf"), "noise_multiplier": NEGLIGIBLE}
-        same = {"aggregate": with_rule(parts).aggregate}  # of equal noise another rule may be the usual one
+        same = {"aggregate": parts.ruled.aggregate}  # of equal noise another rule may be the usual one
         variants.append((CLIP_ONLY, attack | {"privacy": privacy} | same))
     variants.append((NOBODY, {"attack": None}))
     return [(name, seeded(Experiment(**sections | more), seeds)) for name, more in variants]

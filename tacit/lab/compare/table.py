@@ -12,13 +12,14 @@ from rich.text import Text
 
 from tacit import store
 from tacit.engine.evaluate import BACKDOOR
+from tacit.engine.history import filled, scalars
 from tacit.engine.malicious import BADGE
 from tacit.lab.compare import differences, ledger, results
 from tacit.lab.compare.findings import AUC
 from tacit.lab.compare.grid import for_some_alone, headings, short, size, text
 from tacit.lab.compare.results import Row, Run
 from tacit.parts import metrics
-from tacit.table import COUNT, EPSILON, INTERVAL, Column, Kind, Table, csv_of, filled, for_json, scalars, with_interval
+from tacit.table import COUNT, EPSILON, INTERVAL, Column, Kind, Table, for_json, with_interval
 
 SCORE = "score"  # of a record as it is read: the headline under another name
 SIZE, SECONDS = Kind(size), Kind("{:.1f}".format)
@@ -195,10 +196,12 @@ def write(out: Path, rows: Sequence[Row]) -> None:
         for row in rows
         for run in row.runs
     ]
-    store.write(out / "compare.csv", csv_of(runs))
-    store.write(out / "table.csv", csv_of(_flat(rows, found)))
-    store.write(out / "differences.csv", csv_of([one.record() for one in differences.found(rows)], differences.KEYS))
-    store.write(out / "rounds.csv", csv_of(round_records(rows), ("cell", "seed", "round")))
+    store.write(out / "compare.csv", store.csv_of(runs))
+    store.write(out / "table.csv", store.csv_of(_flat(rows, found)))
+    store.write(
+        out / "differences.csv", store.csv_of([one.record() for one in differences.found(rows)], differences.KEYS)
+    )
+    store.write(out / "rounds.csv", store.csv_of(round_records(rows), ("cell", "seed", "round")))
     store.write(out / "table.md", markdown(rows).encode())
     store.write(out / "table.tex", found.latex(MACHINE).encode())
     store.write(out / "together.json", json.dumps([one.record() for one in ledger.together(rows)], indent=1).encode())

@@ -17,11 +17,11 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from tacit import plugin
+from tacit.engine.history import flat_records, scalars
 from tacit.engine.loop import Observer
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
-from tacit.table import flat_records, scalars
 
 ROOM = "tacit.report.writers"
 GIVEN = ("folder", "facts")
