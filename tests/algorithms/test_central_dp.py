@@ -125,13 +125,6 @@ def test_a_message_that_cannot_be_used_is_refused_by_name_and_counts_as_a_zero_u
     assert why in info["refused"][bad.sender]
 
 
-def test_zero_updates_are_answers_like_any_other():
-    state, info = served(quiet(), [message(name, torch.zeros(SIZE)) for name in NAMES])
-    assert float(state.params.abs().max()) < 1e-6
-    assert info["refused"] == {}
-    assert float(released(quiet(), torch.zeros(SIZE)).tensors["update"].norm()) == 0
-
-
 @pytest.mark.parametrize(
     "error", [TrainingDiverged("The loss became nan"), BadInput("other shapes"), IndexError("row 7")]
 )

@@ -13,12 +13,8 @@ def drawn(spec, clients=3, seed=0, names=None):
     return budgets(spec, clients=clients, rng=np.random.default_rng(seed), names=names)
 
 
-def test_a_number_is_everyones_epsilon():
+def test_a_number_is_everyones_epsilon_and_a_list_is_in_the_order_of_the_clients():
     assert drawn(3).tolist() == [3.0, 3.0, 3.0]
-    assert drawn(float("inf")).tolist() == [np.inf] * 3
-
-
-def test_a_list_is_taken_in_the_order_of_the_clients():
     assert drawn([1, 2.5, float("inf")]).tolist() == [1, 2.5, np.inf]
 
 

@@ -44,10 +44,7 @@ def test_columns_become_features_by_the_declared_ranges_and_values(read):
     assert data.x.tolist() == [[0.5, 1, 0, 1.5], [0.75, 0, 1, 2.5], [1, 1, 0, -3], [0.25, 0, 1, 0]]
     assert (data.x.dtype, data.y.tolist(), data.notes) == (torch.float32, [0, 1, 0, 1], (CLAMPED,))
     assert (data.client_names, data.client.tolist()) == (("ann", "bob"), [0, 1, 0, 1])
-
-
-def test_a_test_file_may_order_its_columns_otherwise_and_name_no_client(read):
-    assert read().test_x.tolist() == [[0.25, 1, 0, 1]]
+    assert data.test_x.tolist() == [[0.25, 1, 0, 1]]  # of a file that orders its columns otherwise and names no client
 
 
 def test_one_row_does_not_change_the_features_of_another(read):
@@ -78,12 +75,6 @@ def test_blocks_join_to_the_same_data(read, monkeypatch):
 def test_spaces_blank_lines_and_a_byte_order_mark_do_not_matter(read):
     text = "\ufeff" + RECORDS.replace(",f,", " , f ,").replace("60", "\n60")
     assert torch.equal(read(text).x, read().x)
-
-
-def test_a_single_file_without_clients_names_none(read):
-    data = read(client_column=None, columns=["age", "sex", "weight"])
-    assert data.client is None
-    assert data.client_names is None
 
 
 @pytest.mark.parametrize("mark", ["", "NA", "?", "nan"])

@@ -1,7 +1,5 @@
 """Rows that a program hands over: taken as they are, copied, and refused in a sentence that says what to do."""
 
-import hashlib
-
 import numpy as np
 import pytest
 import torch
@@ -257,15 +255,6 @@ class Endless(IterableDataset):
 def test_a_torch_dataset_that_cannot_be_used_is_refused_by_item(dataset, sentence):
     with pytest.raises(BadInput, match=sentence):
         Dataset.from_torch(dataset, classes=2, test_share=0.5)
-
-
-def test_a_row_is_known_by_the_hash_that_ledgers_already_hold():
-    """The hash of a row must not change: ledgers on disk have it."""
-    from tacit.data.population import row_hashes
-
-    value = np.float32(1.5).tobytes() + b"1"
-    expected = hashlib.blake2b(value, digest_size=16).digest()
-    assert list(row_hashes(torch.tensor([[1.5]]), torch.tensor([1]))) == [expected]
 
 
 SHARES = {"north": slice(0, 3), "coast": slice(3, 7), "valley": slice(7, 12)}

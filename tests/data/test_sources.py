@@ -142,6 +142,8 @@ def test_a_new_type_of_column_changes_no_ledgers_identity_and_a_column_of_it_doe
         ({"numeric": {"age": [0, 100]}}, False),
         ({"categorical": {"sex": ["f", "m"]}}, False),
         ({"missing": "drop"}, False),
+        ({"missing": {"age": 40}}, False),
+        ({"header": ["age", "label"]}, False),
         ({"test_share": 0}, False),
         ({"held_out": 0.2}, False),
         ({"label": "ill"}, False),

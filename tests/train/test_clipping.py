@@ -16,7 +16,7 @@ from tacit.errors import BadInput, ModelRefused
 from tacit.parts.models import build
 from tacit.training.flat import blocks, flatten
 from tacit.training.independence import Unsupported, analysed
-from tacit.training.layers import Product, gram_norms, multiplied, multiplied_norms, weighted
+from tacit.training.layers import Product, gram_norms
 from tacit.training.per_example import Tape
 from tacit.training.sgd import SMALLEST, Clipper, clipped_sum_slow
 
@@ -550,10 +550,6 @@ def test_any_convolution_agrees_with_the_slow_twin(kernel, stride, padding, dila
     of_layers(layer, batch(2, *size)[0])
 
 
-def test_a_channels_last_image_gives_the_same():
-    of_layers(nn.Conv2d(3, 4, 3, stride=2, padding=1), batch(3, 7, 6)[0].to(memory_format=torch.channels_last))
-
-
 NORMS = {
     "LayerNorm": (lambda: nn.LayerNorm(6), (6,)),
     "LayerNorm on a sequence": (lambda: nn.LayerNorm(6), (4, 6)),
@@ -635,15 +631,6 @@ def test_a_frozen_parameter_has_zeros_and_no_share_in_the_norm(name):
     layer = nn.Linear(4, 6)
     getattr(layer, name).requires_grad_(False)
     of_layers(nn.Sequential(nn.Linear(4, 4), layer), batch(4)[0])
-
-
-@pytest.mark.parametrize(("time", "groups", "p", "q"), [(3, 1, 8, 9), (30, 1, 3, 2), (5, 2, 4, 3)])
-def test_the_ways_to_a_norm_agree(time, groups, p, q):
-    a, d = torch.randn(4, time, groups, p), torch.randn(4, time, groups, q)
-    exact = torch.einsum("btgq,btgp->bgqp", d.double(), a.double())
-    for found in (gram_norms(a, d), multiplied_norms(a, d), multiplied(a, d).square().sum(1)):
-        torch.testing.assert_close(found.double(), exact.square().sum((1, 2, 3)), rtol=1e-4, atol=0)
-    torch.testing.assert_close(weighted(a, d).view(groups, q, p).double(), exact.sum(0), rtol=1e-4, atol=1e-4)
 
 
 def test_a_gram_norm_that_cancels_is_rounded_up():

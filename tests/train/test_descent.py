@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from statistical import has_std, is_normal
+from statistical import has_std, is_normal, is_poisson_sampling
 from torch import nn
 
 from tacit.errors import BadInput
@@ -159,7 +159,36 @@ def test_one_record_moves_a_step_with_momentum_by_no_more_than_without():
         without = privately(work, theta, client, dataclasses.replace(how, weight_decay=0.0), steps=1, clip=1.0).vector
         with_it = privately(work, theta, huge, dataclasses.replace(how, weight_decay=0.0), steps=1, clip=1.0).vector
         moved = with_it * (SIZE + 1) - without * SIZE
-        assert moved.norm() <= RATE * (1 + 1e-4)
+        assert RATE * 0.99 < moved.norm() <= RATE * (1 + 1e-4)
+
+
+def test_batches_are_sampled_as_the_accountant_is_told(monkeypatch):
+    work, theta, client = make(clip=1.0)
+    order = torch.arange(SIZE, dtype=torch.float32)[:, None]
+    marked = Client(0, "a", client.budget, order.expand(SIZE, 12) / 100, client.y)
+    batches, real = [], work.clipped_sum
+
+    def spy(x, y, **given):
+        batches.append((x[:, 0] * 100).round().int().numpy())
+        return real(x, y, **given)
+
+    monkeypatch.setitem(work.__dict__, "clipped_sum", spy)
+    privately(work, theta, marked, PLAIN, steps=1500, clip=1.0, rate=0.1)
+    assert is_poisson_sampling(batches, size=SIZE, rate=0.1)
+    assert any(len(batch) == 0 for batch in batches)
+
+
+def test_an_empty_batch_still_adds_noise_and_the_divisor_is_the_expected_batch():
+    work, theta, client = make(clip=1.0)
+    assert has_std(
+        privately(work, theta, client, PLAIN, steps=1, z=1.0, clip=1.0, rate=1e-9).vector, RATE / (1e-9 * SIZE)
+    )
+    one = privately(work, theta, client, PLAIN, steps=1, clip=1.0, rate=0.5).vector
+    batch = seeded(0)("a").bernoulli(SIZE, 0.5)
+    assert len(batch) != SIZE // 2
+    work.theta.copy_(theta)
+    total, _ = work.clipped_sum(client.x[batch], client.y[batch])
+    assert torch.allclose(one, -RATE / (0.5 * SIZE) * total.vector.float(), atol=1e-6)
 
 
 @pytest.mark.parametrize(
