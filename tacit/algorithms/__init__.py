@@ -32,8 +32,6 @@ Layout = Sequence[tuple[int, int]]  # (start, stop) of every parameter in the fl
 
 
 class Collecting(Protocol):
-    """A round on the server, between the first message and the last."""
-
     def add(self, message: Message) -> None:
         """Takes one message. Where invalid ones are tolerated, it raises for nothing that a client sent."""
         ...
@@ -297,8 +295,6 @@ class Combining:
 
 
 class Served:
-    """The parts of an algorithm's round that are its server's."""
-
     server: Server
 
     def init(self, params: torch.Tensor) -> State:

@@ -35,8 +35,6 @@ def longest(records: float) -> float:
 
 @dataclass(frozen=True)
 class SumNoise:
-    """The one noise on the sum of all clients' clipped gradients."""
-
     noise_multiplier: float
     clip: float
     most: int  # clients in a sum

@@ -61,5 +61,4 @@ class Scaffold:
 
 
 def correction_of(received: Message, client: Client) -> torch.Tensor:
-    """c - c_i for one client of the round."""
     return received.tensors[CORRECTION][received.facts[CORRECTED].index(client.id)]

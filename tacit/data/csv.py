@@ -30,7 +30,6 @@ TEST_ROWS = "the test rows"
 
 
 def encoder_of(source: "csv", columns: Sequence[str], classes: Sequence[str]) -> Encoder:
-    """The encoder of these columns, from what `[data]` declares. Raises BadInput for declarations that contradict each other."""
     made = tuple(column_of(column, source) for column in columns)
     shape, outputs = (sum(column.width for column in made),), 0 if classes else 1
     return Encoder(tuple(classes), shape, made, label=source.label, header=source.header, outputs=outputs)
@@ -64,7 +63,6 @@ def feature_columns(path: Path, source: "csv") -> tuple[str, ...]:
 
 
 def declared_classes(source: "csv | npz") -> tuple[str, ...]:
-    """The class names that are declared, if they are."""
     return () if source.classes is None or isinstance(source.classes, str) else names.declared(source.classes)
 
 
@@ -178,7 +176,6 @@ class Block:
 
 
 def load(source: "csv", *, seed: int) -> Dataset:
-    """Reads csv files as [n, features]. Raises: BadData naming file, line and column."""
     files, by_column = listing(source.path), source.client_column
     columns = feature_columns(files[0], source)
     _refuse_undeclared(files, columns, source)

@@ -261,7 +261,6 @@ def table(
 
 
 def test_table(test: Any, *, numeric: bool) -> Table:
-    """The test rows, as one pair. Raises BadInput, BadData."""
     if not isinstance(test, Sequence) or isinstance(test, str) or len(test) != 2:
         raise BadInput(
             f"Expected test to be a pair (x, y) of public rows and their labels, got a {type(test).__name__}."

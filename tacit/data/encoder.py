@@ -79,7 +79,6 @@ class Column(ABC):
 
     @property
     def fills(self) -> bool:
-        """Whether a missing cell gets a value."""
         return self.missing not in (REFUSE, DROP)
 
     def marks(self) -> frozenset[str]:
@@ -265,7 +264,6 @@ TYPES: tuple[type[Column], ...] = (Category, Number)  # a column is of the first
 
 
 def column_of(name: str, source: "csv") -> Column:
-    """One column as it is declared. Raises BadInput."""
     missing = source.missing.get(name, REFUSE) if isinstance(source.missing, dict) else source.missing
     return next(found for kind in TYPES if (found := kind.declared(name, source, missing)) is not None)
 
@@ -285,7 +283,6 @@ def read_column(record: Any) -> Column:
 
 
 def words(value: Any, what: str) -> tuple[str, ...]:
-    """Texts of unknown origin. Raises BadInput."""
     listed = wire.several(value, what=f"{what}, or the list of them,", most=MOST_VALUES)
     return tuple(wire.text(word, what=what, most=MOST_NAME) for word in listed)
 
@@ -400,7 +397,6 @@ PARTS = ("format", "classes", "label", "shape", "header", "divide_by", "outputs"
 
 
 def text(encoder: Encoder) -> str:
-    """The encoder as the text of its file."""
     values = {key: getattr(encoder, key) for key in PARTS[1:-1]}
     columns = [{"type": one.kind, "name": one.name, "missing": one.missing, **one.record()} for one in encoder.columns]
     return json.dumps({"format": FORMAT, **values, "columns": columns}, indent=1, allow_nan=False)

@@ -33,7 +33,6 @@ class Table:
     unit: str = "line"
 
     def place(self, row: int, column: str | None = None) -> str:
-        """The words that point at one row, or at one of its cells."""
         cell = "" if column is None else f", column {column!r}"
         return f"{self.path}, {self.unit} {self.lines[row]}{cell}"
 
@@ -74,7 +73,6 @@ def tables(
 
 
 def header(path: Path, heading: Heading = NAMES_FIRST) -> list[str]:
-    """The names of a file's columns. Raises: BadData."""
     with _opened(path) as reader:
         return _first_line(reader, path, heading)[0]
 
@@ -129,7 +127,6 @@ def _first_line(reader: "Reader", path: Path, heading: Heading) -> tuple[list[st
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell reads as a number."""
     try:
         float(cell)
     except ValueError:

@@ -35,7 +35,6 @@ CHUNK_BYTES = 1 << 18
 
 
 def cache(name: str) -> Path:
-    """The folder that downloads of a data set go to."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "tacit" / name
 
@@ -84,7 +83,6 @@ def obtain(
 
 
 def address(name: str, file: str) -> str:
-    """The URL of a file. Raises: BadData if $TACIT_MIRROR is not a web address."""
     mirror = os.environ.get("TACIT_MIRROR")
     if mirror and not mirror.startswith(("http://", "https://")):
         raise BadData(f"Expected TACIT_MIRROR to begin with http:// or https://, got {mirror!r}.")
@@ -161,7 +159,6 @@ CLASS_NAMES = {
 
 
 def read_mnist(name: str = "mnist", *, path: str | None = None, progress: Progress | None = None) -> Dataset:
-    """Reads MNIST or Fashion-MNIST as [n, 1, 28, 28] in [0, 1]. Raises: BadData."""
     others = frozenset(value for other, values in CHECKSUMS.items() if other != name for value in values)
     wanted: dict[str, str] = dict(zip(PARTS, CHECKSUMS[name], strict=True))
     places = obtain(name, wanted, path=path, others=others, progress=progress)
@@ -214,7 +211,6 @@ Batch = tuple[np.ndarray, np.ndarray]
 
 
 def read_cifar10(*, path: str | None = None, progress: Progress | None = None) -> Dataset:
-    """Reads CIFAR-10 as [n, 3, 32, 32] in [0, 1]. Raises: BadData."""
     batches = _batches(obtain("cifar10", {ARCHIVE: CHECKSUM}, path=path, progress=progress)[ARCHIVE])
     tensors = []
     for names in (TRAIN, (TEST,)):
@@ -262,7 +258,6 @@ SPLIT_SEED = 0  # public and fixed: part of the data set, not of the run
 
 
 def read_digits() -> Dataset:
-    """The digits as [n, 1, 8, 8] in [0, 1]; the test rows are the same for every seed."""
     images, labels = digits_table()
     order = np.argsort(seeded(SPLIT_SEED)("digits", "test").uniform(len(labels)))
     x = torch.from_numpy((images[order] / MOST_INK).astype(np.float32)).reshape(-1, 1, 8, 8)

@@ -68,7 +68,6 @@ def in_natural_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def declared(classes: int | tuple[str, ...]) -> tuple[str, ...]:
-    """The class names that `classes = 3` or `classes = ["a", "b"]` declares."""
     return tuple(str(number) for number in range(classes)) if isinstance(classes, int) else classes
 
 

@@ -43,7 +43,6 @@ class Shares:
 
     @property
     def sizes(self) -> np.ndarray:
-        """The number of rows of each client."""
         return np.diff(self.offsets)
 
 

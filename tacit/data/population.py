@@ -81,11 +81,9 @@ class Population:
 
     @property
     def sizes(self) -> np.ndarray:
-        """The number of records of each client."""
         return np.diff(self.offsets)
 
     def to(self, device: torch.device) -> "Population":
-        """The same clients with their rows on a device."""
         moved = replace(self, x=self.x.to(device), y=self.y.to(device))
         moved.__dict__["marks"] = self.marks  # hashed where they lay
         return moved
@@ -135,7 +133,6 @@ def _budget(epsilon: float, delta: float, unit: Unit) -> Budget:
 
 
 def rows_mark(x: torch.Tensor, y: torch.Tensor) -> bytes:
-    """A hash of one client's rows: their shape, kind and bytes."""
     return _mark(*(np.ascontiguousarray(part.cpu().numpy()) for part in (x, y)))
 
 

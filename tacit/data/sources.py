@@ -189,7 +189,6 @@ class csv:
 
     @property
     def ranged(self) -> dict[str, Range]:
-        """What is said of single numeric columns."""
         return {} if isinstance(self.numeric, str) else self.numeric
 
     def _refuse_roles(self) -> None:

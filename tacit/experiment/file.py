@@ -255,7 +255,6 @@ def refuse_passed(experiment: Experiment) -> None:
 
 
 def shipped() -> list[str]:
-    """The experiments that come with Tacit."""
     return sorted(
         p.name.removesuffix(".toml")
         for p in resources.files("tacit.experiment.presets").iterdir()

@@ -4,7 +4,7 @@
 # (a kind may narrow what its table takes: nothing is ever assigned)
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -22,25 +22,21 @@ Unit = Literal["record", "client"]
 class QueryShares(Section):
     """The share of every client's epsilon that a query may cost; those of training and of held-out rows are apart."""
 
+    named: ClassVar[str] = "privacy.query_shares"
+
     ranges: Part | None = None  # the ranges of data.numeric (0.05)
     stats: Part | None = None  # the histograms of privacy.stats (0.1)
     evaluation: Share | None = None  # results on the rows of data.held_out (1: they pay for nothing else)
-
-    @classmethod
-    def table(cls) -> str:
-        return "privacy.query_shares"
 
 
 class AdaptiveClip(Section):
     """A clip that follows a quantile of the updates' norms, from `clip` on."""
 
+    named: ClassVar[str] = "privacy.adaptive_clip"
+
     quantile: Part  # of the updates' norms
     learning_rate: Positive | None = None  # how fast the clip follows
     count_noise: Positive | None = None  # of the count that it follows by
-
-    @classmethod
-    def table(cls) -> str:
-        return "privacy.adaptive_clip"
 
 
 class PrivacySection(Section):
@@ -93,17 +89,14 @@ class PrivacySection(Section):
 
     @property
     def foreign(self) -> bool:
-        """Whether the kind is somebody else's."""
         return ":" in self.kind
 
     @property
     def promises(self) -> bool:
-        """Whether an epsilon is promised at all."""
         return self.kind != "none"
 
     @property
     def noise_said(self) -> bool:
-        """Whether the noise is said, and does not follow from budgets."""
         return self.noise_multiplier is not None
 
     @property
@@ -123,7 +116,6 @@ class PrivacySection(Section):
 
     @property
     def unit_kept(self) -> Unit:
-        """Whom the promise is about."""
         return self.unit or ("client" if self.kind in ("central", "distributed") else "record")
 
     @property
@@ -278,14 +270,12 @@ PrivacySection.elsewhere = frozenset(
 class NewKey(Section):
     """The size and shape of a key that is made."""
 
+    named: ClassVar[str] = "protect.key"
+
     bits: Literal[2048, 3072, 4096] = 3072
     shape: Literal["ordinary", "short-exponent", "safe-prime"] | None = (
         None  # default: ordinary, or safe-prime if split
     )
-
-    @classmethod
-    def table(cls) -> str:
-        return "protect.key"
 
 
 class ProtectSection(Section):
@@ -304,7 +294,6 @@ class ProtectSection(Section):
 
     @property
     def key_file(self) -> str | None:
-        """The file of a key that is there already."""
         return self.key if isinstance(self.key, str) else None
 
     @property

@@ -25,6 +25,7 @@ class Section(BaseModel):
     """A table all of whose keys are known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    named: ClassVar[str] = ""  # the table's name in the file, where the class's own does not say it
     elsewhere: ClassVar[frozenset[str]] = frozenset()  # keys of the table's other kinds: None where a kind lacks one
 
     @model_validator(mode="before")
@@ -49,8 +50,8 @@ class Section(BaseModel):
     @classmethod
     def table(cls) -> str:
         """The table's name in the file; all kinds of a table have one."""
-        named = next(one.__name__ for one in cls.__mro__ if one.__name__.endswith("Section"))
-        return named.removesuffix("Section").lower()
+        own = next((one.__name__ for one in cls.__mro__ if one.__name__.endswith("Section")), "")
+        return cls.named or own.removesuffix("Section").lower()
 
     def possible(self) -> None:
         """Raises BadInput for values that cannot stand together."""

@@ -18,9 +18,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 class Schedule(Section):
     """How the learning rate changes over rounds."""
 
-    @classmethod
-    def table(cls) -> str:
-        return "train.schedule"
+    named: ClassVar[str] = "train.schedule"
 
 
 class Cosine(Schedule):
@@ -51,12 +49,10 @@ class Steps(Schedule):
 class Momentum(Section):
     """The server's steps with momentum."""
 
+    named: ClassVar[str] = "train.server_optimizer"
+
     kind: Literal["momentum"] = "momentum"
     momentum: Decay | None = None  # how much of the last step is kept (0.9)
-
-    @classmethod
-    def table(cls) -> str:
-        return "train.server_optimizer"
 
 
 class Adam(Momentum):
@@ -69,11 +65,9 @@ class Adam(Momentum):
 class Epochs(Section):
     """Local training measured in passes over a client's rows."""
 
-    epochs: Count
+    named: ClassVar[str] = "train.local_steps"
 
-    @classmethod
-    def table(cls) -> str:
-        return "train.local_steps"
+    epochs: Count
 
 
 # What changes nothing is as if it had not been said, so that noise is keyed alike.

@@ -149,7 +149,6 @@ class tokens(Task):
 
 
 def load(experiment: Experiment, dataset: Dataset) -> Task:
-    """Raises: BadInput for an unknown task, BadData for targets of another kind."""
     factory = plugin.find(ROOM, experiment.task.kind, key="task.kind")
     with plugin.guarded(f"task.kind = {experiment.task.kind!r} cannot be made"):
         return factory(dataset)
@@ -167,7 +166,6 @@ def headline(experiment: Experiment) -> str:
 
 
 def chosen(experiment: Experiment) -> str:
-    """That metric, as `metric.choose` says it."""
     factory: Any = plugin.find(ROOM, experiment.task.kind, key="task.kind")
     return experiment.metric.choose or factory.headline
 

@@ -183,7 +183,6 @@ def wide(rows: torch.Tensor) -> torch.Tensor:
 
 
 def cleaned(rows: torch.Tensor) -> torch.Tensor:
-    """`nan_to_num`, in place where that can be: nobody needs the rows again."""
     return rows.nan_to_num_() if rows.is_contiguous() else nan_to_num(rows)
 
 

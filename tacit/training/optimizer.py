@@ -43,8 +43,6 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Step:
-    """Times `factor` after every `every` rounds."""
-
     every: int
     factor: float
 
@@ -80,7 +78,6 @@ class Descent:
         return Motion(self, theta_0, None if self.correction is None else self.correction.to(theta_0.device))
 
     def begin_each(self, model: nn.Module) -> "list[Motion]":
-        """The motions of a model's trainable parameters, each from where it is."""
         motions = []
         for block, (_, parameter) in zip(blocks(model), trainable(model), strict=True):
             own = None if self.correction is None else block.of(self.correction.to(parameter.device))

@@ -118,7 +118,6 @@ class Tape:
 
 
 def norms_of(forms: Sequence[tuple[Block, Form]], *, like: torch.Tensor) -> torch.Tensor:
-    """The norm of every example's whole gradient; `like` has a number for each."""
     squares = [form.squared_norms() for _, form in forms] or [torch.zeros_like(like)]
     return sum(squares[1:], start=squares[0]).sqrt_()
 

@@ -1,10 +1,14 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_contracts import EPSILONS, LAYOUT, draws, sent, statistics
 
 import tacit
 from tacit.algorithms import combined, rules
+from tacit.algorithms.rules.pfa import subspace, threshold
+from tacit.data.budgets import draw
 from tacit.errors import BadInput
 from tacit.wire import pack
 
@@ -36,14 +40,6 @@ def test_pfa_is_what_the_algorithm_says(reading, blocks, rank):
     expected = twin(updates, epsilons, public=epsilons > 5, rank=rank, reading=reading, blocks=marks)
     assert np.allclose(applied.update.numpy(), expected, atol=1e-4)
     assert applied.info["public"] == 4
-
-
-def test_the_paper_reading_is_rank_one_whatever_the_rank():
-    results = [
-        combined(rule := rules.load("pfa", reading="paper", rank=k), *sent(rule, draws())).update for k in (1, 2, 5)
-    ]
-    assert torch.allclose(results[0], results[1])
-    assert torch.allclose(results[0], results[2])
 
 
 def test_one_public_client_is_not_centred():
@@ -154,3 +150,89 @@ def test_private_clients_save_about_99_percent_of_the_uplink_and_the_downlink_gr
 def test_bad_options_are_refused(options, message):
     with pytest.raises(BadInput, match=message):
         rules.load("pfa", **options)
+
+
+HOW = ("gmm", "kmeans", "top")
+
+
+@pytest.mark.parametrize("how", ["gmm", "kmeans"])
+@pytest.mark.parametrize("name", ["mixgauss1", "mixgauss2", "mixgauss3", "mixgauss4"])
+def test_the_mixtures_of_the_paper_are_split_at_their_public_component(how, name):
+    for seed in range(5):
+        epsilons = draw(name, clients=30, rng=np.random.default_rng(seed))
+        assert 3 < threshold(epsilons, how=how, share=0.1) < 13
+
+
+def test_top_takes_the_share_with_the_largest_budgets():
+    epsilons = np.arange(1.0, 31.0)
+    assert threshold(epsilons, how="top", share=0.1) == 28.0
+    assert threshold(epsilons[:3], how="top", share=0.1) == 3.0
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_equal_budgets_make_everybody_public(how):
+    assert threshold(np.full(10, 2.0), how=how, share=0.1) == 2.0
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_client_without_a_limit_is_public_and_those_with_one_are_not(how):
+    assert threshold(np.array([1.0, 2.0, np.inf]), how=how, share=0.1) == np.inf
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=30), st.sampled_from(HOW))
+def test_somebody_is_always_public(values, how):
+    epsilons = np.array(values)
+    assert (epsilons >= threshold(epsilons, how=how, share=0.1)).any()
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=12, unique=True))
+def test_two_means_is_the_best_of_all_cuts(values):
+    x = np.sort(np.array(values, dtype=float))
+    errors = [x[:k].var() * k + x[k:].var() * (len(x) - k) for k in range(1, len(x))]
+    cut = np.searchsorted(x, threshold(x, how="kmeans", share=0.1))
+    assert errors[cut - 1] == pytest.approx(min(errors), rel=1e-6, abs=1e-6)
+
+
+def projected_slowly(rows, x, *, rank, centred):
+    """The slow projected_slowly: numpy's dense SVD."""
+    m = np.stack(rows).astype(float)
+    mu = m.mean(0) if centred else np.zeros(m.shape[1])
+    _, s, vt = np.linalg.svd(m - mu, full_matrices=False)
+    v = vt[:rank][s[:rank] > 1e-5 * max(s.max(), 1e-30)].T
+    return v @ (v.T @ (x - mu)) + mu
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 8), st.booleans(), st.integers(0, 10**6))
+def test_projection_agrees_with_the_dense_svd(n, d, rank, centred, seed):
+    rng = np.random.default_rng(seed)
+    scales = np.exp(-np.arange(n))[:, None]  # separated singular values: the top subspace is well defined
+    rows, x = (scales * rng.normal(size=(n, d))).astype(np.float32), rng.normal(size=d).astype(np.float32)
+    centred = centred and n > 1
+    space = subspace([torch.from_numpy(r) for r in rows], rank=rank, centred=centred)
+    found = space.point(space.coordinates(torch.from_numpy(x))).numpy()
+    assert np.allclose(found, projected_slowly(rows, x, rank=rank, centred=centred), atol=2e-3)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_basis_is_orthonormal_and_gives_the_same_projection(centred):
+    torch.manual_seed(0)
+    rows, x = list(torch.randn(6, 200_000)), torch.randn(200_000)
+    space = subspace(rows, rank=4, centred=centred)
+    v = space.basis()
+    assert torch.allclose(v.T @ v, torch.eye(4), atol=1e-4)
+    mu = torch.stack(rows).mean(0) if centred else torch.zeros(200_000)
+    assert torch.allclose(v @ (v.T @ (x - mu)) + mu, space.point(space.coordinates(x)), atol=1e-4)
+
+
+def test_a_rank_above_that_of_the_rows_lets_no_noise_in():
+    torch.manual_seed(0)
+    rows = [torch.randn(50) for _ in range(3)]
+    assert subspace(rows, rank=10, centred=True).mix.shape[1] == 2
+    assert subspace(rows, rank=10, centred=False).mix.shape[1] == 3
+    assert subspace([rows[0], 2 * rows[0]], rank=2, centred=False).mix.shape[1] == 1
+
+
+def test_rows_that_are_all_zero_span_nothing():
+    space = subspace([torch.zeros(5), torch.zeros(5)], rank=2, centred=False)
+    assert torch.equal(space.point(space.coordinates(torch.ones(5))), torch.zeros(5))

@@ -20,7 +20,6 @@ SLACK = 1e-9  # of a product that should be a whole number
 
 
 def names() -> list[str]:
-    """The rules that ship with Tacit, as they are written in the TOML."""
     return plugin.names(ROOM)
 
 
@@ -138,5 +137,4 @@ def part(share: float, count: int) -> int:
 
 
 def middle(rows: torch.Tensor, cut: int) -> torch.Tensor:
-    """Every coordinate's mean without its `cut` largest and its `cut` smallest values."""
     return rows.sort(0).values[cut : len(rows) - cut].mean(0)

@@ -63,6 +63,5 @@ class norm_bound(Rule):
 
 
 def clipped(update: torch.Tensor, bound: float) -> torch.Tensor:
-    """The update scaled down to norm `bound`, or itself where it is within it."""
     norm = float(update.double().norm())
     return update if norm <= bound else (update.double() * (bound / norm)).to(update.dtype)

@@ -72,7 +72,6 @@ class pfa(Dividing):
             object.__setattr__(self, "sees", "sums")
 
     def init(self, layout: Layout, statistics: PopulationStatistics) -> Memory:
-        """Raises: BadInput for weights that are infinite."""
         if self.weights == "epsilon":
             refuse_unlimited(statistics)
         memory = {"layout": torch.tensor([layout[0][0], *(stop for _, stop in layout)])}
@@ -105,7 +104,6 @@ class pfa(Dividing):
         return [vector[start:stop] for start, stop in pairwise(self.offsets(memory))]
 
     def offsets(self, memory: Memory) -> list[int]:
-        """Where the blocks begin, and where the last one ends."""
         offsets = memory["layout"].tolist()
         return offsets if self.blocks == "layer" else [offsets[0], offsets[-1]]
 
