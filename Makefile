@@ -83,6 +83,7 @@ bench: setup
 	$(BIN)/python bench/projection.py
 	$(BIN)/python bench/central.py
 	$(BIN)/python bench/paillier.py
+	$(BIN)/python bench/masks.py
 	$(BIN)/python bench/encrypted.py
 	$(BIN)/python bench/proofs.py
 	$(BIN)/python bench/report.py

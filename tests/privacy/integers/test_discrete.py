@@ -107,6 +107,24 @@ def test_bits_that_do_not_decide_are_continued():
     assert abs((sample == 2).mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / 20_000)
 
 
+@pytest.mark.parametrize("law", [Skellam(0.5), DiscreteGaussian(9.0), DiscreteGaussian(1e4), Skellam(3e6)])
+def test_places_are_found_as_by_bisection_wherever_bits_lie(law):
+    found, most = table(law), np.uint64(2**64 - 1)
+    firsts = np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
+    one = np.uint64(1)
+    near = [
+        found.high,
+        found.high + (found.high < most),
+        found.high - (found.high > 0),
+        firsts,
+        firsts | (one << np.uint64(47)),
+    ]
+    high = np.concatenate(
+        [*near, seeded(0)("bits").words(400_000).view(np.uint64), np.array([0, most], dtype=np.uint64)]
+    )
+    assert np.array_equal(found.places(high), np.searchsorted(found.high, high))  # the slow twin
+
+
 @pytest.mark.parametrize(
     "law", [Skellam(0.5), Skellam(40.0), Skellam(900.0), DiscreteGaussian(0.5), DiscreteGaussian(40.0)]
 )
