@@ -108,15 +108,19 @@ class OneProcess:
     def __init__(self, parties: Sequence[Party], roster: Roster):
         self.parties, self.roster = {one.name: one for one in parties}, roster
         self._latest: tuple[int, dict[str, Setup]] = (-1, {})  # of one round: every client joins with the same
+        self._joined: dict[str, Joined] = {}  # in that round
 
     def told(self, round: int) -> tuple[str, Mapping[str, Setup]]:
         if self._latest[0] != round:
             attempt = Attempt(self.roster, round)
-            self._latest = (round, {name: party.setup(attempt) for name, party in self.parties.items()})
+            self._latest, self._joined = (round, {name: one.setup(attempt) for name, one in self.parties.items()}), {}
         return "", self._latest[1]
 
     def joined(self, client: str, round: int) -> Joined:
-        return self.parties[client].join(Attempt(self.roster, round), self.told(round)[1].values(), model="")
+        setups = self.told(round)[1].values()
+        if client not in self._joined:
+            self._joined[client] = self.parties[client].join(Attempt(self.roster, round), setups, model="")
+        return self._joined[client]
 
     def ahead(self, round: int) -> Mapping[str, torch.Tensor]:
         return {}

@@ -17,7 +17,7 @@ import hmac
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations, islice
 from typing import Any
 
@@ -37,6 +37,9 @@ from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewRe
 ENVELOPE_BYTES = 2 * SHARE_BYTES + 16  # two shares under ChaCha20-Poly1305
 CURVE = 2**255 - 19
 MOST_TRIED = 1_000  # choices of t shares among which false ones are looked past
+MOST_KNOWN = (
+    1_024  # answers that are remembered: where one process is all members, each asks the same of the same bytes
+)
 OWN, PAIRS = KINDS = ("own", "key")  # what is shared: the seed of a client's own mask, and of its key for pairs
 NONCE = bytes(12)  # every envelope has a key of its own: run, round, sender and receiver are in it
 WIDTHS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}  # sums are modulo 2^32 or 2^64
@@ -105,9 +108,9 @@ class Attempt:
     def own_key(self, model: str, name: str, seed: bytes) -> bytes:
         return _derived(seed, "own mask", *self.label, model, name)
 
-    def pair_key(self, model: str, me: str, seed: bytes, other: str, public: X25519PublicKey) -> bytes:
+    def pair_key(self, model: str, me: str, mine: X25519PrivateKey, other: str, public: X25519PublicKey) -> bytes:
         """The key of a pair's mask on one model, the same from both sides."""
-        common = _private(seed).exchange(public)
+        common = mine.exchange(public)
         return _derived(common, "pair mask", *self.label, model, *sorted((me, other)))
 
     def survivors(self, model: str, setups: Collection[str], survivors: Sequence[str]) -> bytes:
@@ -133,7 +136,7 @@ class Setup:
         """Its key for pairs. Raises: MessageRefused for what no member signed for this attempt, and for what is no key."""
         if self.sender not in attempt.roster.signing:
             raise MessageRefused(f"{self.sender!r} is no member of this run.")
-        if not verified(attempt.roster.signing, self.sender, self.content(attempt), self.signature):
+        if not _signed(attempt.roster, self.sender, self.content(attempt), self.signature):
             raise MessageRefused(f"The setup of {self.sender!r} was altered, or signed for another attempt.")
         try:
             return _usable(self.key)
@@ -175,6 +178,10 @@ class Party:
     def _opens(self) -> X25519PrivateKey:
         return _private(hashlib.sha512(self.signer.key.private_bytes_raw()).digest()[:SEED_BYTES])  # RFC 8032, 5.1.5
 
+    @cached_property
+    def _common(self) -> dict[bytes, bytes]:
+        return {}  # with each member, by its key: the same in all attempts
+
     def _seed(self, attempt: Attempt, kind: str) -> bytes:
         return _derived(self.secret, "seed", kind, *attempt.label)
 
@@ -189,8 +196,10 @@ class Party:
         return list(zip(own, key, strict=True))
 
     def _box(self, attempt: Attempt, sender: str, receiver: str) -> ChaCha20Poly1305:
-        common = self._opens.exchange(attempt.roster.boxes[receiver if sender == self.name else sender])
-        return ChaCha20Poly1305(_derived(common, "box", *attempt.label, sender, receiver))
+        key = attempt.roster.boxes[receiver if sender == self.name else sender]
+        if (known := key.public_bytes_raw()) not in self._common:
+            self._common[known] = self._opens.exchange(key)
+        return ChaCha20Poly1305(_derived(self._common[known], "box", *attempt.label, sender, receiver))
 
     def setup(self, attempt: Attempt) -> Setup:
         """The client's part of an attempt: the same bytes whenever it is asked. Raises: BadInput for no member under this key."""
@@ -217,7 +226,7 @@ class Party:
             dict[str, tuple[int, int]](),
             dict[str, bytes](),
         )
-        mine = self._seed(attempt, PAIRS)
+        mine = _private(self._seed(attempt, PAIRS))
         for one in setups:
             key = one.checked(attempt)
             if one.sender in keys:
@@ -301,7 +310,7 @@ class Joined:
         """
         content, roster = self._list(survivors), self.attempt.roster
         signed = [name for name in survivors if name in signatures]
-        good = sum(verified(roster.signing, name, content, signatures[name]) for name in signed)
+        good = sum(_signed(roster, name, content, signatures[name]) for name in signed)
         if good < roster.threshold:
             need = f"{roster.threshold} must before anything is unmasked"
             raise Refused(f"{good} survivors signed this list, and {need}.")
@@ -346,10 +355,10 @@ class Collecting:
             if name in survivors:
                 _add(total, attempt.own_key(self.model, name, self._seed(name, OWN, answers)), plus=False)
                 continue
-            seed = self._seed(name, PAIRS, answers)
+            mine = _private(self._seed(name, PAIRS, answers))
             for other in survivors:  # what each survivor has added for the absentee
                 key = X25519PublicKey.from_public_bytes(self.setups[other].key)
-                _add(total, attempt.pair_key(self.model, name, seed, other, key), plus=name < other)
+                _add(total, attempt.pair_key(self.model, name, mine, other, key), plus=name < other)
         return total.view(f"<i{self.bits // 8}").astype(np.int64)
 
     def _seed(self, name: str, kind: str, answers: Mapping[str, Mapping[str, int]]) -> bytes:
@@ -371,6 +380,16 @@ def _private(seed: bytes) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(seed)
 
 
+def _signed(roster: Roster, name: str, content: bytes, signature: bytes) -> bool:
+    return _verified(roster.signing[name].public_bytes_raw(), content, signature)
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _verified(public: bytes, content: bytes, signature: bytes) -> bool:
+    return verified({"": Ed25519PublicKey.from_public_bytes(public)}, "", content, signature)
+
+
+@lru_cache(maxsize=MOST_KNOWN)
 def _usable(raw: bytes) -> X25519PublicKey:
     key = X25519PublicKey.from_public_bytes(raw)
     _private(bytes(SEED_BYTES)).exchange(key)  # ValueError for a point of small order, whose every secret is known

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -172,12 +172,12 @@ def test_a_survivor_that_never_gave_its_own_mask_stays_hidden_although_its_pairs
     heard = run.joined["site-4"].mask(run.vectors["site-4"], bits=32)
     survivors = ["site-0", "site-1", "site-2", "site-3"]
     answers = run.answers(survivors)
-    seed = run.collected()._seed("site-4", "key", answers)
+    revealed = X25519PrivateKey.from_private_bytes(run.collected()._seed("site-4", "key", answers))
     bare = heard.copy()
     for other in survivors:
         mask = expand(
             run.attempt.pair_key(
-                MODEL, "site-4", seed, other, X25519PublicKey.from_public_bytes(run.setups[other].key)
+                MODEL, "site-4", revealed, other, X25519PublicKey.from_public_bytes(run.setups[other].key)
             ),
             SIZE,
             bits=32,
@@ -323,3 +323,19 @@ def test_an_opened_sum_that_honest_reports_could_not_have_is_refused(beyond):
         collected.accept(Message(name, {"report": torch.from_numpy(masked.view("<i8"))}))
     with pytest.raises(GridOverflow):
         collected.open()
+
+
+def test_one_process_checks_a_signature_of_a_setup_and_of_a_list_again_where_a_byte_of_it_is_another():
+    """Answers are remembered by all that they depend on: after the true ones were accepted, altered ones are not."""
+    run = Run()
+    survivors = sorted(run.parties[k].name for k in range(5))
+    run.answers(survivors)
+    honest, signed = run.setups["site-1"], run.signatures(survivors)
+    flipped = bytes([honest.signature[0] ^ 1]) + honest.signature[1:]
+    for altered in (replace(honest, signature=flipped), replace(honest, commitments=honest.commitments[::-1])):
+        setups = run.setups | {"site-1": altered}
+        with pytest.raises(MessageRefused, match="was altered"):
+            run.parties[0].join(run.attempt, setups.values(), model=MODEL)
+    exchanged = dict(zip(signed, [*list(signed.values())[1:], signed["site-0"]], strict=True))
+    with pytest.raises(Refused, match="0 survivors signed"):
+        run.joined["site-0"].unmask(survivors, exchanged)
