@@ -1,9 +1,10 @@
-"""Paillier's scheme as printed (Paillier, EUROCRYPT 1999, section 4, with g = n + 1): the slow twin of `tacit.crypto.paillier`.
-
-For tests and readers. It takes its randomness as an argument and checks nothing."""
+"""Slow versions, as printed: Paillier's scheme (EUROCRYPT 1999, with g = n + 1), which takes its randomness as arguments
+and checks nothing; and the noise of a factorisation on prefix sums."""
 
 from collections.abc import Sequence
 from math import lcm
+
+import numpy as np
 
 from tacit.crypto.proofs import Claim, balanced, equation
 from tacit.errors import BadProof
@@ -47,3 +48,15 @@ def holds(claim: Claim, proof: bytes) -> bool:
         return balanced(claim.public, [equation(claim, proof, seed=claim.seed())], [1])
     except BadProof:
         return False
+
+
+def toeplitz(column):
+    """The lower triangular matrix whose diagonals are constant, by its first column."""
+    lag = np.subtract.outer(np.arange(len(column)), np.arange(len(column)))
+    return np.where(lag >= 0, column[lag], 0.0)
+
+
+def prefix_error(strategy, workload=None):
+    """The root-mean-square over rounds of a factorisation's noise on A x; without a workload, on the sum of all rounds so far."""
+    A = toeplitz(np.ones(strategy.rounds) if workload is None else workload)
+    return float(np.linalg.norm(A @ np.linalg.inv(strategy.dense()))) / strategy.rounds**0.5

@@ -28,21 +28,23 @@ CLOSE = 2.0**-30  # how near to its threshold floating point may not decide; its
 TERMS = 14  # of the expansion: its remainder is below 2^-250 for variances from 2^24 on; a table does for others
 
 
-class WideLaw(Protocol):
-    """A symmetric law that falls away from zero, given by the ratio of its masses."""
+class Law(Protocol):
+    """A distribution on the integers that is symmetric about zero and falls away from it."""
 
     @property
-    def variance(self) -> float:
-        """An upper bound of the variance; exact for Skellam."""
+    def variance(self) -> float: ...  # an upper bound; exact for Skellam
+
+    def log2_tail(self, t: float) -> float: ...  # a proven upper bound on log2 P(X >= t), t >= 0
+
+    def masses(self, last: int) -> list[float]:
+        """Numbers proportional to P(X = k), k = 0 ... last, in the current gmpy2 context: for a table."""
         ...
 
     def log_ratio(self, k: np.ndarray) -> np.ndarray:
         """log(p(k) / p(0)) in floating point, with an absolute error below 2^-41, where the law is too wide for a table."""
         ...
 
-    def exact_ratio(self, k: int) -> float:
-        """p(k) / p(0) to many digits, in the current gmpy2 context, there too."""
-        ...
+    def exact_ratio(self, k: int) -> float: ...  # p(k) / p(0) to many digits, in the current gmpy2 context, there too
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ class Blocks:
 
 
 @lru_cache(maxsize=8)
-def blocks(law: WideLaw, last: int) -> Blocks:
+def blocks(law: Law, last: int) -> Blocks:
     """Blocks for the integers from -last to last, made once and kept. Assumes: the law falls away from zero, so that the
     integer of a block nearest to zero is its likeliest."""
     width = 1 << max(0, math.floor(math.log2(math.sqrt(law.variance) / BLOCKS_PER_STD)))
@@ -69,7 +71,7 @@ def blocks(law: WideLaw, last: int) -> Blocks:
     return Blocks(width, edges, claims, np.cumsum(claims))
 
 
-def draw_wide(law: WideLaw, stream: Stream, count: int, *, last: int) -> np.ndarray:
+def draw_wide(law: Law, stream: Stream, count: int, *, last: int) -> np.ndarray:
     """`count` independent integers of the law, int64, none much beyond `last`. Guarantee: exact but for what lies beyond
     `last` and the 2^-250 of `exact_ratio`; both are within `discrete.distance`. How many words of the stream are used
     depends on what is thrown away. Assumes: variances from 2^24 on; narrower laws have a table."""
@@ -80,7 +82,7 @@ def draw_wide(law: WideLaw, stream: Stream, count: int, *, last: int) -> np.ndar
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _try(law: WideLaw, proposal: Blocks, stream: Stream, count: int) -> np.ndarray:
+def _try(law: Law, proposal: Blocks, stream: Stream, count: int) -> np.ndarray:
     total = int(proposal.marks[-1])
     fair = np.uint64((1 << 64) // total * total - 1)
     words = _words(stream, 3 * count).reshape(3, count)
@@ -96,7 +98,7 @@ def _try(law: WideLaw, proposal: Blocks, stream: Stream, count: int) -> np.ndarr
     return k[chosen & accepted]
 
 
-def _decide(law: WideLaw, k: int, claim: int, high: int, stream: Stream) -> bool:
+def _decide(law: Law, k: int, claim: int, high: int, stream: Stream) -> bool:
     low = int.from_bytes(_words(stream, MORE).tobytes(), "little")
     with gmpy2.context(precision=PRECISION):
         u = gmpy2.mpfr((high << 64 * MORE) | low) / gmpy2.mpfr(2) ** (64 * (MORE + 1))
@@ -139,18 +141,6 @@ WORD = 64
 GUIDE = 16  # first bits of a draw, by which its place in a table is nearly known: half a megabyte
 PRECISION_DISCRETE = 384  # of the arithmetic: errors of 2^21 operations stay below 2^-360
 WIDEST = 1 << 17  # integers on one side of zero that a table may hold: 8 MB and half a second
-
-
-class Law(WideLaw, Protocol):
-    """A distribution on the integers that is symmetric about zero and falls away from it."""
-
-    def log2_tail(self, t: float) -> float:
-        """A proven upper bound on log2 P(X >= t), t >= 0."""
-        ...
-
-    def masses(self, last: int) -> list[float]:
-        """Numbers proportional to P(X = k), k = 0 ... last, in the current gmpy2 context."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,12 @@ class Participation:
         return self.cohort / self.population
 
     def planned(self, rounds: int) -> int:
-        """The rounds that a client's budget is made to last."""
-        return planned_participations(rounds=rounds, share=self.rate)
+        """The rounds that a client's budget is made to last: all where all take part, else mean + 2 std of a Binomial(rounds,
+        rate). It decides how much noise there is, never whether a budget holds."""
+        if self.rate >= 1:
+            return rounds
+        mean = rounds * self.rate
+        return max(1, min(rounds, math.ceil(mean + 2 * math.sqrt(mean * (1 - self.rate)))))
 
     def scheduled(self, round: int) -> Sequence[int] | None:
         """Where it is public whose slot a round is: their indices. None where chance decides."""
@@ -56,15 +60,6 @@ class Participation:
     def asked_from(self, index: int, round: int, *, rounds: int) -> bool:
         """Whether a client may be asked in one of the rounds from `round` on."""
         return self.turns(index, rounds=rounds) > self.turns(index, rounds=round)
-
-
-def planned_participations(*, rounds: int, share: float) -> int:
-    """Rounds a client is made to afford: all of them if all take part, else mean + 2 std of a Binomial(rounds, share). It
-    decides how much noise there is, never whether a budget holds."""
-    if share >= 1:
-        return rounds
-    mean = rounds * share
-    return max(1, min(rounds, math.ceil(mean + 2 * math.sqrt(mean * (1 - share)))))
 
 
 class Words(NamedTuple):

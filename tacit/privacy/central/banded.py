@@ -70,22 +70,11 @@ class Banded:
         """The standard deviation of C^-1 z in each round, where z has 1."""
         return _stds(self)
 
-    def error(self, workload: np.ndarray | None = None) -> float:
-        """The root-mean-square over rounds of the noise on A x; without a workload, on the sum of all rounds so far."""
-        A = toeplitz(np.ones(self.rounds) if workload is None else workload)
-        return float(np.linalg.norm(A @ np.linalg.inv(self.dense()))) / math.sqrt(self.rounds)
-
 
 @lru_cache(maxsize=64)
 def _stds(strategy: Banded) -> np.ndarray:
     first = np.asarray(signal.lfilter([1.0], strategy.coefficients, np.eye(1, strategy.rounds)[0]))  # column of T^-1
     return np.array([strategy.norm(t) for t in range(strategy.rounds)]) * np.sqrt(np.cumsum(np.square(first)))
-
-
-def toeplitz(column: np.ndarray) -> np.ndarray:
-    """The lower triangular matrix whose diagonals are constant, by its first column."""
-    lag = np.subtract.outer(np.arange(len(column)), np.arange(len(column)))
-    return np.where(lag >= 0, column[lag], 0.0)
 
 
 def momentum_workload(rounds: int, momentum: float) -> np.ndarray:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from dp_accounting import DpEvent
@@ -41,8 +41,7 @@ NOTHING_ASKED: Asked = {}
 # What is sealed for a client before its first release in a run, and what other runs have sealed.
 
 
-@dataclass(frozen=True)
-class Spent:
+class Spent(NamedTuple):
     """What other runs have sealed: it counts whether they use it or not."""
 
     epsilon: float = 0.0
@@ -74,7 +73,7 @@ class Before:
 
     def record(self) -> dict[str, Any]:
         """For a run's folder."""
-        return {"runs": self.runs, "sealed": {name: [s.epsilon, s.delta] for name, s in self.sealed.items()}}
+        return {"runs": self.runs, "sealed": dict(self.sealed)}
 
 
 NOTHING = Before()
@@ -237,27 +236,26 @@ class Ledger:
         charges and new seals are on disk in one transaction, and the watermarks after it; whoever was charged for this very
         attempt before is returned and not charged again. Raises: LedgerError if the charge could not be written, is another
         than was sealed, or contradicts a condition; BadInput for an event without a price. Then nothing may be released."""
-        with self._charging():
-            priced = [(client, cost(client)) for client in clients]
-            paying = [(c, event) for c, event in priced if self.rounds_left(c, event, hint=hint) >= 1]
-            for client, event in paying:
-                self._seal(client.id, client.budget, event, hint=hint)
-            self._charge([(client.id, client.budget, event) for client, event in paying])
+        paid = self._pay([(client.id, client.budget, cost(client)) for client in clients], hint)
         self._close_round()
-        return [client for client, _ in paying]
+        return [client for client in clients if client.id in paid]
 
     def admit_everybody(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> bool:
         """Charges every client of the population for the open round, in one row, if each can pay within `budget`; else
         nobody, and False. Clients that were charged alone in other runs are counted by the one that has sealed most. Raises:
         as `admit`."""
-        with self._charging():
-            able = self.rounds_left_to_all(budget, event, hint=hint) >= 1
-            if able:
-                self._seal(ALL, budget, event, hint=hint)
-                self._charge([(ALL, budget, event)])
-        if able:
+        paid = bool(self._pay([(ALL, budget, event)], hint))
+        if paid:
             self._close_round()
-        return able
+        return paid
+
+    def _pay(self, asking: Sequence[tuple[str, Budget, DpEvent]], hint: int) -> set[str]:
+        with self._charging():
+            paying = [one for one in asking if self._left(*one, hint) >= 1]
+            for one in paying:
+                self._seal(*one, hint=hint)
+            self._charge(paying)
+        return {name for name, *_ in paying}
 
     def answer(self, query: str, attempt: str, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
         """Charges every client that can pay for a query of this run and one round beside it, and returns those; `cost` is

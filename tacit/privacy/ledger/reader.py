@@ -56,7 +56,7 @@ def refuse_before(path: Path, *, population: str, conditions: Iterable[Callable[
 
 def recorded(record: Mapping[str, Any]) -> Before:
     """The inverse of `Before.record`. Raises KeyError, TypeError, ValueError or AttributeError for what is no such record."""
-    sealed = {str(name): Spent(float(epsilon), float(delta)) for name, (epsilon, delta) in record["sealed"].items()}
+    sealed = {str(name): Spent(*map(float, pair)) for name, pair in record["sealed"].items()}
     return Before(int(record["runs"]), sealed)
 
 

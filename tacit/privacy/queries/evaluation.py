@@ -132,35 +132,22 @@ class Reading(Protocol):
     """Numbers that follow from counts, which one record changes by a vector of squared length at most `l2_squared`."""
 
     @property
-    def cells(self) -> int:
-        """How many counts there are."""
-        ...
-
+    def cells(self) -> int: ...
     @property
-    def l2_squared(self) -> int:
-        """What one record changes at most, squared."""
-        ...
+    def l2_squared(self) -> int: ...
 
     def metrics(self, counts: Cells, *, std: float) -> Values:
         """Each metric, of counts (perhaps negative) with noise of this standard deviation; None where they cannot tell."""
         ...
 
-    def sampling(self, counts: Cells) -> Cells:
-        """The variance of each count over the choice of records."""
-        ...
-
-    def rows(self, counts: Cells) -> float:
-        """How many records were counted."""
-        ...
+    def sampling(self, counts: Cells) -> Cells: ...  # the variance of each count over the choice of records
+    def rows(self, counts: Cells) -> float: ...  # how many records were counted
 
 
 class Judgement(Reading, Protocol):
-    """What is counted of (target, prediction), and the metrics that follow from the counts. Guarantee asked: one record
-    changes `count` by a vector of squared length at most `l2_squared`."""
+    """What is counted of (target, prediction). Guarantee asked: one record changes `count` by at most `l2_squared`, squared."""
 
-    def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts:
-        """The counts, before any noise."""
-        ...
+    def count(self, targets: np.ndarray, predictions: np.ndarray) -> Counts: ...
 
 
 class OneCell:

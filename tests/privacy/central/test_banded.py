@@ -6,6 +6,7 @@ from functools import partial
 import dp_accounting
 import numpy as np
 import pytest
+import textbook
 import torch
 from statistical import has_std, is_normal
 
@@ -66,8 +67,8 @@ def test_what_is_priced_is_independent_noise_on_the_combinations_and_what_is_rel
 def test_prefix_sums_carry_less_noise_than_independent_noise_of_the_same_price():
     found, _ = noises(MECHANISM, 20_000)
     prefix = np.sqrt((np.cumsum(found, axis=0) ** 2).mean())
-    assert prefix == pytest.approx(Z * CLIP * MECHANISM.strategy.error(), rel=0.02)
-    assert prefix < 0.8 * Z * CLIP * banded(ROUNDS, 1).error()
+    assert prefix == pytest.approx(Z * CLIP * textbook.prefix_error(MECHANISM.strategy), rel=0.02)
+    assert prefix < 0.8 * Z * CLIP * textbook.prefix_error(banded(ROUNDS, 1))
 
 
 def test_one_band_is_independent_noise():

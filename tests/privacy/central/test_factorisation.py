@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
+import textbook
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting.price import noise_multiplier
-from tacit.privacy.central.banded import Banded, banded, momentum_workload, toeplitz
+from tacit.privacy.central.banded import Banded, banded, momentum_workload
 
 ROUNDS, BANDS = 200, 10
 
@@ -44,7 +45,7 @@ def test_a_client_that_came_twice_within_a_band_would_move_them_by_more():
 
 
 def test_the_noise_on_prefix_sums_costs_what_the_design_says_against_secret_and_against_independent_cohorts():
-    alone, best = banded(ROUNDS, 1).error(), banded(ROUNDS, BANDS).error()
+    alone, best = textbook.prefix_error(banded(ROUNDS, 1)), textbook.prefix_error(banded(ROUNDS, BANDS))
     found, independent = [], []
     for epsilon in (1.0, 3.0, 8.0):
         budget = {"epsilon": epsilon, "delta": 1e-5}
@@ -61,7 +62,7 @@ def test_the_bands_that_are_found_are_a_minimum(momentum):
     found, workload = banded(60, 6, momentum), momentum_workload(60, momentum)
 
     def error(c):
-        B = toeplitz(workload) @ np.linalg.inv(toeplitz(np.concatenate([c, np.zeros(54)])))
+        B = textbook.toeplitz(workload) @ np.linalg.inv(textbook.toeplitz(np.concatenate([c, np.zeros(54)])))
         return np.linalg.norm(B) * np.linalg.norm(c)
 
     c = np.array(found.coefficients)
@@ -70,7 +71,7 @@ def test_the_bands_that_are_found_are_a_minimum(momentum):
             assert error(c) < error(c + step * np.eye(6)[j])
     start = np.cumprod([1.0, *((2 * j - 1) / (2 * j) for j in range(1, 6))])
     assert error(c) < error(start)
-    assert found.error(workload) < Banded((1.0,), 60).error(workload)
+    assert textbook.prefix_error(found, workload) < textbook.prefix_error(Banded((1.0,), 60), workload)
 
 
 def test_the_bands_are_found_again_to_the_last_bit():

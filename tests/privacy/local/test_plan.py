@@ -8,7 +8,7 @@ import tacit
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.privacy.local import sampling_rates
-from tacit.privacy.samplers import planned_participations
+from tacit.privacy.samplers import Participation
 from tacit.random import seeded
 from tacit.training.sgd import workspace
 
@@ -68,9 +68,9 @@ def test_rates_make_the_batch_the_expected_one_and_never_exceed_one():
 
 
 def test_a_budget_is_made_to_last_as_often_as_a_client_will_be_drawn():
-    assert planned_participations(rounds=50, share=1.0) == 50
-    assert planned_participations(rounds=100, share=0.5) == 60
-    assert planned_participations(rounds=3, share=0.9) == 3
+    assert Participation(10, 10).planned(50) == 50
+    assert Participation(10, 5).planned(100) == 60
+    assert Participation(10, 9).planned(3) == 3
 
 
 def test_local_epochs_count_expected_passes():
