@@ -51,12 +51,14 @@ class ToyPlan(Plan):
     def title(self, experiment):
         return "toy DP"
 
-    def rows(self, purse) -> list[dict[str, Any]]:
+    def rows(self, remaining) -> list[dict[str, Any]]:
         everybody = np.arange(self.clients)
-        left = purse.rounds(int(np.argmin(purse.population.left)), self.mechanism.event(), hint=self.participations)
+        left = remaining.rounds(
+            int(np.argmin(remaining.population.left)), self.mechanism.event(), hint=self.participations
+        )
         z = self.mechanism.noise_multiplier
         more = {"noise_multiplier": [z, z], "planned_rounds": self.participations, "affordable_rounds": [left, left]}
-        return [purse.whose(everybody) | more | {"guarantee": "toys"}]
+        return [remaining.whose(everybody) | more | {"guarantee": "toys"}]
 
 
 class Toy:

@@ -26,7 +26,7 @@ from tacit.privacy.accounting.events import SideDpEvent
 from tacit.privacy.accounting.price import noise_multiplier, noise_multipliers
 from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, RECORD_LEVEL, Words
 from tacit.privacy.mechanism import NoiseState
-from tacit.privacy.plan import Plan, Purse
+from tacit.privacy.plan import Plan, Remaining
 from tacit.privacy.queries.mechanism import NOTHING, Queries, budgets, priced, queries_of
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
@@ -237,21 +237,21 @@ class LocalPlan(Plan):
         asked = " and ".join(self.queries.multipliers)
         return f"local DP ({experiment.privacy.rule}{f', beside it {asked}' if asked else ''})"
 
-    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+    def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         table = []
-        for members in purse.groups():
-            ends = purse.ends(members)
-            costs = {end: self.mechanism(purse.population[end]).event() for end in ends}
+        for members in remaining.groups():
+            ends = remaining.ends(members)
+            costs = {end: self.mechanism(remaining.population[end]).event() for end in ends}
             pays = {"hint": self.participations}
-            left = [purse.rounds(end, cost, asked=self.queries.events(end), **pays) for end, cost in costs.items()]
+            left = [remaining.rounds(end, cost, asked=self.queries.events(end), **pays) for end, cost in costs.items()]
             z, rate, steps = self.multipliers[members], self.rates[members], self.steps[members]
             table.append(
                 {
-                    **purse.whose(members),
+                    **remaining.whose(members),
                     "noise_multiplier": [float(z.min()), float(z.max())],
                     "sampling_rate": [float(rate.min()), float(rate.max())],
                     "steps": [int(steps.min()), int(steps.max())],
-                    **self._asked(purse, members),
+                    **self._asked(remaining, members),
                     "planned_rounds": self.participations,
                     "affordable_rounds": [min(left), max(left)],
                     "guarantee": LEVELS[self.unit],
@@ -259,12 +259,12 @@ class LocalPlan(Plan):
             )
         return table
 
-    def _asked(self, purse: Purse, members: np.ndarray) -> dict[str, Any]:
+    def _asked(self, remaining: Remaining, members: np.ndarray) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for query, z in self.queries.multipliers.items():
             ends = float(z[members].max()), float(z[members].min())
             found[f"{query}_epsilon"] = [
-                price.epsilon(((priced(end), 1),), delta=purse.population.delta) for end in ends
+                price.epsilon(((priced(end), 1),), delta=remaining.population.delta) for end in ends
             ]
             found[f"{query}_noise_multiplier"] = [ends[1], ends[0]]
         return found

@@ -32,7 +32,7 @@ GROUPS = 12  # distinct budgets beyond this are shown in so many groups of simil
 
 
 @dataclass(frozen=True)
-class Purse:
+class Remaining:
     """The clients' budgets, and what is gone of them: what plans are priced from. Nothing is charged."""
 
     experiment: Experiment
@@ -159,9 +159,9 @@ class Statement(ABC):
         """The plan in a few words, for the head of a run."""
         return f"{experiment.privacy.kind} DP"
 
-    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+    def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         """`tacit plan`: a row for every group of clients that pay alike. Raises BadInput where there is nothing to plan."""
-        raise BadInput(f'privacy.kind = "{purse.experiment.privacy.kind}" has nothing to plan.')
+        raise BadInput(f'privacy.kind = "{remaining.experiment.privacy.kind}" has nothing to plan.')
 
     @property
     def training_clip(self) -> float | None:
@@ -230,7 +230,7 @@ class NoPlan(Plan):
     def title(self, experiment: Experiment) -> str:
         return "no privacy promised"
 
-    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+    def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         """Raises BadInput: there is nothing to plan."""
         raise BadInput('This experiment promises nothing (privacy.kind = "none"), so there is nothing to plan.')
 

@@ -25,7 +25,7 @@ from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.disk import ALL
 from tacit.privacy.ledger.ledger import NOTHING, ROUNDING, Before
-from tacit.privacy.plan import Plan, Purse, kind_of
+from tacit.privacy.plan import Plan, Remaining, kind_of
 from tacit.privacy.queries.evaluation import Judgement, told_apart
 from tacit.report.price import rounded
 from tacit.report.writers import load_writers
@@ -109,7 +109,7 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     model = refuse_unfit(plan, experiment, dataset, population)
     start_of(experiment, model).refuse_before(ledger)
     one.refuse_unfit(experiment.personal.kind, model, dataset.x)
-    rows = plan.rows(Purse(experiment, population, before))
+    rows = plan.rows(Remaining(experiment, population, before))
     if not _paid(experiment, plan, rows):
         raise BudgetExhausted(_exhausted(experiment, population, before, size=size))
     more: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def refuse_spent(parts: Parts) -> None:
     experiment, population, plan, before = parts.experiment, parts.population, parts.plan, parts.before
     if not plan.priced or not (before.runs or experiment.privacy.noise_said):  # noise made for a budget is within it
         return
-    if _paid(experiment, plan, plan.rows(Purse(experiment, population, before))):
+    if _paid(experiment, plan, plan.rows(Remaining(experiment, population, before))):
         return
     if experiment.privacy.ledger:
         holds = who_holds(experiment, population, parts.dataset)
@@ -151,7 +151,7 @@ def enough_epsilon(experiment: Experiment, population: Population, *, size: int)
     def pays(epsilon: float) -> bool:
         equal = replace(population, epsilons=np.full(len(population), epsilon))
         plan = kind_of(experiment).plan(experiment, equal, size=size)
-        return _paid(experiment, plan, plan.rows(Purse(experiment, equal, NOTHING)))
+        return _paid(experiment, plan, plan.rows(Remaining(experiment, equal, NOTHING)))
 
     low, high = 0.0, float(np.min(population.epsilons))
     while not pays(high):

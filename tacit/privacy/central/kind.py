@@ -20,7 +20,7 @@ from tacit.privacy.central.banded import BandedGaussian, banded
 from tacit.privacy.central.records import CentralRecords
 from tacit.privacy.guarantee import Words
 from tacit.privacy.mechanism import CohortMechanism, NoiseState
-from tacit.privacy.plan import Kind, Plan, Purse, Traits
+from tacit.privacy.plan import Kind, Plan, Remaining, Traits
 from tacit.privacy.samplers import Cyclic, Poisson, Sampler
 from tacit.privacy.wiring import Wiring
 from tacit.random import Stream
@@ -147,11 +147,11 @@ class WeighedSums(Plan):
     def rule(self, experiment: Experiment, population: Population) -> None:
         """None: the server releases one noised sum."""
 
-    def _row(self, purse: Purse, left: list[int], rate: float, unit: str, level: str) -> dict[str, Any]:
+    def _row(self, remaining: Remaining, left: list[int], rate: float, unit: str, level: str) -> dict[str, Any]:
         m = self.mechanism
-        spent = price.epsilon(((m.event(), max(*left, 1)),), delta=purse.population.delta)
+        spent = price.epsilon(((m.event(), max(*left, 1)),), delta=remaining.population.delta)
         return {
-            **purse.whose(np.arange(len(self.weights))),
+            **remaining.whose(np.arange(len(self.weights))),
             "noise_multiplier": [m.noise_multiplier, m.noise_multiplier],
             "sampling_rate": [rate, rate],
             "steps": [1, 1],
@@ -188,12 +188,12 @@ class CentralPlan(WeighedSums):
     def title(self, experiment: Experiment) -> str:
         return f"central DP ({self.sampler.words.title if experiment.secret_cohorts else 'everybody in every round'})"
 
-    def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        left = purse.rounds(None, self.mechanism.event(), hint=self.participations)
-        secret = purse.experiment.secret_cohorts
+    def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
+        left = remaining.rounds(None, self.mechanism.event(), hint=self.participations)
+        secret = remaining.experiment.secret_cohorts
         whom = self.sampler.words.level if secret else "all clients"
         level = f"{self.sampler.relation(secret=secret)}, Gaussian on the sum of {whom}"
-        return [self._row(purse, [left, left], self.sampler.rate, "rounds", level)]
+        return [self._row(remaining, [left, left], self.sampler.rate, "rounds", level)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,11 +227,11 @@ class BandedPlan(WeighedSums):
     def title(self, experiment: Experiment) -> str:
         return f"central DP ({self.sampler.words.title}, {self._bands})"
 
-    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+    def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         event, everybody = self.mechanism.event(), np.arange(len(self.weights))
-        ends = [purse.rounds(index, event, hint=self.participations) for index in purse.ends(everybody)]
+        ends = [remaining.rounds(index, event, hint=self.participations) for index in remaining.ends(everybody)]
         level = f"{self.sampler.relation()}, {self.sampler.words.level}, noise in {self._bands}"
-        return [self._row(purse, [min(self.participations, one) for one in ends], 1.0, "turns", level)]
+        return [self._row(remaining, [min(self.participations, one) for one in ends], 1.0, "turns", level)]
 
 
 def capped_weights(sizes: np.ndarray, cap: int | None) -> np.ndarray:

@@ -17,7 +17,7 @@ from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import ONE_RECORD, Words
 from tacit.privacy.local import SampledGaussian
-from tacit.privacy.plan import Plan, Purse, Traits
+from tacit.privacy.plan import Plan, Remaining, Traits
 from tacit.privacy.rates import Rates, choose
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring, descent_of
@@ -99,23 +99,23 @@ class RecordSumsPlan(Plan):
         """Names where the noise stands."""
         return "central DP of records (noise once, on the sum)"
 
-    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+    def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         """A row for every group of clients with the same budget, each with its rates and what remains if batches are known."""
         table, rates, z = [], self.chosen.rates, self.chosen.multiplier
-        for members in purse.groups():
-            ends = purse.ends(members)
-            left = [purse.rounds(k, self._mechanisms[k].event(), hint=self.participations) for k in ends]
+        for members in remaining.groups():
+            ends = remaining.ends(members)
+            left = [remaining.rounds(k, self._mechanisms[k].event(), hint=self.participations) for k in ends]
             known = ((dp_accounting.GaussianDpEvent(z), self.participations),)
             table.append(
                 {
-                    **purse.whose(members),
+                    **remaining.whose(members),
                     "noise_multiplier": [z, z],
                     "sampling_rate": [float(rates[members].min()), float(rates[members].max())],
                     "steps": [1, 1],
                     "planned_rounds": self.participations,
                     "affordable_rounds": [min(left), max(left)],
                     "noise_over_batch": z / self.chosen.batch(self.sizes),
-                    "epsilon_batches_known": price.epsilon(known, delta=purse.population.delta),
+                    "epsilon_batches_known": price.epsilon(known, delta=remaining.population.delta),
                     "guarantee": LEVEL,
                 }
             )

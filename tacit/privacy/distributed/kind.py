@@ -30,7 +30,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
 from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.plan import Kind, Plan, Purse, Traits
+from tacit.privacy.plan import Kind, Plan, Remaining, Traits
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client, Guarantee
@@ -251,16 +251,16 @@ class DistributedPlan(Plan):
     def title(self, experiment: Experiment) -> str:
         return f"distributed DP ({experiment.privacy.rule})"
 
-    def rows(self, purse: Purse) -> list[dict[str, Any]]:
-        table, delta = [], purse.population.delta
+    def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
+        table, delta = [], remaining.population.delta
         for number, noise in enumerate(self.noises):
             mine = np.flatnonzero(self.groups == number)
-            rounds = [purse.rounds(k, noise.event(), hint=self.participations) for k in purse.ends(mine)]
+            rounds = [remaining.rounds(k, noise.event(), hint=self.participations) for k in remaining.ends(mine)]
             used = max(1, min(*rounds, self.participations))
             spent, alone = (price.epsilon(((event, used),), delta=delta) for event in (noise.event(), noise.alone()))
             table.append(
                 {
-                    **purse.whose(mine),
+                    **remaining.whose(mine),
                     "noise_multiplier": [noise.multiplier, noise.multiplier],
                     "fewest_reports": noise.fewest,
                     "planned_rounds": self.participations,

@@ -22,7 +22,7 @@ from tacit.privacy.distributed.mechanism import LOG2_CUT, SharedNoise
 from tacit.privacy.guarantee import ACCOUNTANT, ONE_RECORD, Words
 from tacit.privacy.integers import distance
 from tacit.privacy.mechanism import NoiseState
-from tacit.privacy.plan import Plan, Purse, Traits
+from tacit.privacy.plan import Plan, Remaining, Traits
 from tacit.privacy.rates import Rates, choose
 from tacit.privacy.wiring import Wiring, descent_of
 from tacit.random import Stream
@@ -116,18 +116,18 @@ class SecretRecordsPlan(DistributedPlan):
         """Names where the noise stands."""
         return "distributed DP of records (noise once, on the sum)"
 
-    def rows(self, purse: Purse) -> list[dict[str, Any]]:
+    def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         """A row for every group of clients with the same budget: rates, and what is left if the secrecy of sums fails."""
-        table, rates, noise, delta = [], self.chosen.rates, self.noises[0], purse.population.delta
-        for members in purse.groups():
-            ends = purse.ends(members)
-            left = [purse.rounds(k, self._mechanisms[k].event(), hint=self.participations) for k in ends]
+        table, rates, noise, delta = [], self.chosen.rates, self.noises[0], remaining.population.delta
+        for members in remaining.groups():
+            ends = remaining.ends(members)
+            left = [remaining.rounds(k, self._mechanisms[k].event(), hint=self.participations) for k in ends]
             alone = max(
                 price.epsilon(((self._mechanisms[k].event().alone(), self.participations),), delta=delta) for k in ends
             )
             table.append(
                 {
-                    **purse.whose(members),
+                    **remaining.whose(members),
                     "noise_multiplier": [noise.multiplier, noise.multiplier],
                     "sampling_rate": [float(rates[members].min()), float(rates[members].max())],
                     "steps": [1, 1],
