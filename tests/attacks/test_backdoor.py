@@ -8,6 +8,7 @@ import re
 
 import pytest
 import ready
+from compare.conftest import made
 from terminal import compare as command
 
 from tacit.cli.runs import attack_options
@@ -19,8 +20,9 @@ from tacit.lab.attacks import chosen, with_columns
 from tacit.lab.attacks.backdoor import ATTACKED, CLIP_ONLY, NOBODY, untouched, variants
 from tacit.lab.compare import table
 from tacit.lab.compare.grid import expand
-from tacit.lab.compare.results import Row, Run
 from tacit.report.page import write_page
+
+__all__ = ["made"]
 
 SMALL = {
     "data": {"clients": 5, "examples_per_client": 20},
@@ -62,10 +64,10 @@ def test_clip_only_is_the_same_run_with_the_same_clip_and_rule_and_all_but_no_no
     noise = [build(one).plan.multipliers for one in (attacked, clip_only)]
     assert noise[1].max() * 20 < noise[0].min()
     assert [one.run.seed for one in found[ATTACKED]] == [4, 5]
-
-
-def test_without_a_promise_there_is_no_noise_to_compare_the_clip_with():
-    assert [name for name, _ in variants(Experiment(**SMALL), 1)] == [ATTACKED, NOBODY]
+    assert [name for name, _ in variants(Experiment(**SMALL), 1)] == [
+        ATTACKED,
+        NOBODY,
+    ]  # without a promise there is no noise
 
 
 def test_what_cannot_be_attacked_is_refused_before_anything_runs(tmp_path):
@@ -81,19 +83,13 @@ def test_what_cannot_be_attacked_is_refused_before_anything_runs(tmp_path):
 
 
 @pytest.fixture
-def rows(tmp_path):
+def rows(made):
     """Two cells of three seeds: in the first one malicious clients reach .5 on average, in the second nobody is malicious."""
-    found = []
-    for cell, reached in zip(expand(SMALL, {"aggregate.rule": ["mean", "median"]}, seeds=3), (0.5, None), strict=True):
-        runs = []
-        for seed in range(3):
-            own = {} if reached is None else {"backdoor_accuracy": reached + 0.1 * (seed - 1)}
-            records = tuple({"accuracy": 0.8, "uplink_bytes": 1} | own for _ in range(12))
-            summary = {"test_accuracy": 0.8, "guarantee": None, "rounds": 12, "seconds": 1.0}
-            summary |= {"uplink_bytes": 1, "downlink_bytes": 1}
-            runs.append(Run(seed, tmp_path / cell.slug / f"seed-{seed}", summary, records))
-        found.append(Row(cell, tuple(runs)))
-    return found
+    attacked, honest = made({"aggregate.rule": ["mean", "median"]}, unit=lambda number: None)
+    for seed, run in enumerate(attacked.runs):
+        for record in run.rounds:
+            record["backdoor_accuracy"] = 0.5 + 0.1 * (seed - 1)
+    return [attacked, honest]
 
 
 def test_a_backdoor_is_a_column_with_its_interval_over_seeds_and_a_note_that_no_epsilon_covers_it(rows, tmp_path):
@@ -108,11 +104,7 @@ def test_a_backdoor_is_a_column_with_its_interval_over_seeds_and_a_note_that_no_
     with (tmp_path / "table.csv").open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert [line["backdoor_accuracy_last_10"] for line in lines] == ["0.5", ""]
-
-
-def test_where_nobody_is_malicious_a_comparison_says_nothing_of_attacks(rows):
-    assert not [name for name in table.cells(rows[1:]).texts() if name.endswith("*")]
-    assert not [note for note in table.notes(rows[1:]) if "attack" in note]
+    assert not [words for words in (*table.cells(rows[1:]).texts(), *table.notes(rows[1:])) if "attack" in words]
     assert "backdoor_accuracy_last_10" not in table.record(rows)[1]
 
 
@@ -147,23 +139,14 @@ def test_the_options_of_an_attack_are_said_with_its_name_and_reach_it(rows, tmp_
         ("property", ["looks"], "--with key=value"),
         ("backdoor", ["backdoor.seeds=3"], "--set attack.kind"),
         ("inversion", [], "levels of epsilon of its own"),
+        ("bakdoor", [], "Did you mean 'backdoor'"),
+        ("backdoor,backdoor", [], "each attack of --attack once"),
     ],
 )
 def test_options_that_no_attack_has_are_refused_before_anything_is_compared(attack, words, sentence):
     with pytest.raises(BadInput, match=re.escape(sentence)):
         chosen(attack, attack_options(words, attack))
-
-
-def test_an_attack_that_is_none_or_stands_twice_is_refused_before_anything_is_compared(tmp_path):
-    words = {"vary": [], "settings": [], "seeds": 1, "out": tmp_path / "x", "resume": False, "force": False}
-    for said, sentence in (
-        ("bakdoor", "Did you mean 'backdoor'"),
-        ("backdoor,backdoor", "each attack of --attack once"),
-    ):
-        with pytest.raises(BadInput, match=sentence):
-            command("digits", **words, jobs=1, as_json=False, attack=said)
-    assert chosen(" backdoor ") == ["backdoor"]
-    assert not (tmp_path / "x").exists()
+    assert (chosen(" backdoor "), chosen(None)) == (["backdoor"], [])
 
 
 def test_comparing_under_attack_makes_clients_malicious(tmp_path, capsys):

@@ -1,14 +1,14 @@
 """Attacks are found by name, keep what they found, and refuse what is no simulation."""
 
 import json
-import os
 import sys
 
 import pytest
-import ready
 import torch
+from typer.testing import CliRunner
 
 from tacit import plugin
+from tacit.cli.app import app
 from tacit.cli.trying import simulated
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
@@ -21,13 +21,6 @@ SMALL = {
     "train": {"rounds": 2, "local_steps": 1},
     "run": {"workers": 1},
 }
-
-
-@pytest.fixture
-def command(tmp_path):
-    """Runs `tacit ...` in an empty folder, with the tests' modules on the path."""
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), os.path.dirname(os.path.dirname(__file__))])
-    return lambda *words: ready.tacit(*words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}).wait()
 
 
 def test_every_attack_that_ships_is_a_file_of_its_name_with_its_paper_on_top():
@@ -80,11 +73,11 @@ def test_a_shared_ledger_and_rows_from_python_are_refused(tmp_path):
         attacks.attack(COUNTING, Experiment(**SMALL | {"data": {"name": "python"}}), out=tmp_path)
 
 
-def test_the_command_prints_a_table_with_the_badge(command):
-    done = command("attack", COUNTING, "digits", "--with", "models=3", "--out", "here")
-    assert done.returncode == 0, done.stderr
+def test_the_command_prints_a_table_with_the_badge(tmp_path):
+    words = ["attack", COUNTING, "digits", "--with", "models=3", "--out", str(tmp_path / "here")]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
     for words in ("counting", "times", "0 to 9", "not covered by ε", "here", "attack-foreign_attacks-counting.json"):
-        assert words in done.stdout
+        assert words in done.output
 
 
 def test_a_runs_folder_is_its_experiment_and_everything_within_a_deployment_is_refused(tmp_path):

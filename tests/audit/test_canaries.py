@@ -17,7 +17,7 @@ from tacit.cli.app import app
 from tacit.engine.assemble import build
 from tacit.engine.canaries import Canaries, CanaryRecords, file_of, with_canary_clients
 from tacit.engine.run_files import read
-from tacit.errors import BadData, BadInput, TacitError
+from tacit.errors import BadData, BadInput
 from tacit.lab.audit import run as auditing
 from tacit.lab.audit.estimate import share
 from tacit.lab.audit.run import audit_run
@@ -77,9 +77,9 @@ def runs(tmp_path_factory):
 
     def of(kind):
         if kind not in folders:
-            how = ("record",) if kind == "another" else (kind,)
-            seed = {"workers": 1, "seed": int(kind == "another")}
-            folders[kind] = finished(tmp_path_factory.mktemp(kind), *how, run=seed)
+            run = {"workers": 1, "seed": int(kind == "another")} | ({"at_once": True} if kind == "at once" else {})
+            own = kind if kind in KINDS else "record"
+            folders[kind] = finished(tmp_path_factory.mktemp(kind.replace(" ", "-")), own, run=run)
         return folders[kind]
 
     return of
@@ -90,14 +90,14 @@ def copy(runs, tmp_path):
     return unlooked(runs("record"), tmp_path / "copy")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "at once"])
 def test_clean_code_is_not_accused_and_its_noise_is_measured(runs, kind):
     report = audit_run(runs(kind), level=DOUBT)
     (group,) = report.groups
     assert not report.alarming, report.sentence
     assert report.cannot_tell or report.sentence.startswith("The claim stands. ")
     assert (group.clients, group.canaries) == (6, 500)
-    assert group.promised == pytest.approx(KINDS[kind]["epsilon"], rel=0.02)
+    assert group.promised == pytest.approx(KINDS.get(kind, KINDS["record"])["epsilon"], rel=0.02)
     # the sum of all clients carries the shares of those beyond the fewest too
     assert group.measured.epsilon == pytest.approx(group.promised, rel=0.4)
     assert 0 < group.measured.low < group.promised
@@ -250,12 +250,6 @@ def test_a_run_that_was_stopped_goes_on_with_its_coins_and_sees_the_same_in_othe
         assert file_of(out, r).read_bytes() == file_of(runs("record"), r).read_bytes()
 
 
-def test_clients_at_once_are_audited(tmp_path):
-    report = audit_run(finished(tmp_path, run={"at_once": True}), level=DOUBT)
-    assert not report.alarming
-    assert report.groups[0].measured.epsilon == pytest.approx(8, rel=0.4)
-
-
 def test_clients_and_runs_with_other_epsilons_are_never_pooled(runs, tmp_path):
     run = finished(tmp_path, privacy={"kind": "local", "epsilon": [4, 4, 4, 8, 8, 8]})
     report = audit_run(run, level=DOUBT)
@@ -285,22 +279,6 @@ def test_coins_that_were_changed_are_refused_by_the_audit_and_by_a_resumed_run(c
     (copy / "summary.json").unlink()
     with pytest.raises(BadData, match="not those that were committed to"):
         tacit.run(experiment(), out=copy, page=False, resume=True)
-
-
-@pytest.mark.parametrize("content", ['{"key": 5}', "[]", "{", '{"key": "zz"}', None])
-def test_a_key_that_is_damaged_or_gone_is_one_sentence(copy, content):
-    (copy / "canaries.json").unlink() if content is None else (copy / "canaries.json").write_text(content)
-    with pytest.raises(TacitError, match="cannot be made again" if content is None else None):
-        audit_run(copy)
-
-
-def test_a_trace_that_is_missing_or_cut_is_named(copy):
-    file_of(copy, 3).write_bytes(file_of(copy, 3).read_bytes()[:-1])
-    with pytest.raises(BadData, match="round-00003"):
-        audit_run(copy)
-    file_of(copy, 3).unlink()
-    with pytest.raises(BadData, match="missing"):
-        audit_run(copy)
 
 
 @pytest.mark.parametrize("gone", [auditing.LOOKS, auditing.AUDIT])
@@ -333,13 +311,6 @@ def test_a_runs_level_follows_from_its_place_in_a_shared_ledger_and_not_from_whe
     assert [(one.place, one.share) for one in reports] == [(1, 0.5), (2, 1 / 6), (1, 0.5)]
     assert reports[2].groups == reports[0].groups
     assert "number 2" in str(reports[1].table().caption)
-
-
-def test_a_run_that_has_not_ended_is_not_looked_at(copy):
-    (copy / "summary.json").unlink()
-    with pytest.raises(BadInput, match="has not ended"):
-        audit_run(copy)
-    assert not (copy / auditing.AUDIT).exists()
 
 
 @pytest.mark.parametrize(("kind", "most"), [("record", 6 * 650), ("central", 650)])
@@ -399,14 +370,6 @@ def test_the_page_shows_the_audit_and_refuses_a_damaged_one(copy):
         run_page(read(copy))
 
 
-def test_a_limit_that_is_none_is_null_in_a_file(tmp_path):
-    run = finished(tmp_path, train={"rounds": 1, "local_steps": 1}, audit={"canaries": 2})
-    done = CliRunner().invoke(app, ["audit", str(run), "--json"])
-    assert "Infinity" not in done.output
-    assert "NaN" not in done.output
-    read(run).audit  # noqa: B018 - refuses what is damaged
-
-
 def test_a_look_at_another_choice_of_runs_halves_the_level_and_leaves_a_runs_own_audit_as_it_was(runs, copy, tmp_path):
     other = unlooked(runs("another"), tmp_path / "other")
     alone = audit_run(copy, level=DOUBT)
@@ -423,8 +386,13 @@ def test_a_look_at_another_choice_of_runs_halves_the_level_and_leaves_a_runs_own
     assert again.groups == pooled.groups  # the later look at the other one alone changes nothing of it
 
 
-def test_an_audit_that_could_have_found_little_says_so(tmp_path):
-    report = audit_run(finished(tmp_path, audit={"canaries": 12}), level=DOUBT)
+def test_an_audit_that_could_have_found_little_says_so_and_a_limit_that_is_none_is_null_in_a_file(tmp_path):
+    run = finished(tmp_path, train={"rounds": 1, "local_steps": 1}, audit={"canaries": 2})
+    report = audit_run(run, level=DOUBT)
     assert report.notes[-1].startswith(f"{auditing.FAINT} Plant more (up to 3,900 fit), audit several runs")
     assert (report.cannot_tell, report.alarming, report.record()["cannot_tell"]) == (True, False, True)
     assert report.sentence.startswith("This audit cannot tell: nothing contradicts the claim")
+    done = CliRunner().invoke(app, ["audit", str(run), "--json"])
+    assert "Infinity" not in done.output
+    assert "NaN" not in done.output
+    read(run).audit  # noqa: B018 - refuses what is damaged
