@@ -114,21 +114,19 @@ def test_what_the_site_signs_names_the_query_and_its_share_of_epsilon(agreed):
     assert json.loads(stored) == {"evaluation": json.loads(asking.terms["asked"])["evaluation"]}
 
 
-@pytest.mark.parametrize("query", ["ranges", "stats", "Evaluation", "../evaluation", "", "evaluation\n"])
-def test_another_query_than_the_agreed_one_is_refused(agreed, query):
+@pytest.mark.parametrize(
+    "said",
+    [{"query": query} for query in ("ranges", "stats", "Evaluation", "../evaluation", "", "evaluation\n")]
+    + [{"cells": 100}, {"std": 0.0}, {"share": 1.0}, {"round": 0}, {"terms": {}}],
+)
+def test_another_query_than_the_agreed_one_is_refused_and_so_is_one_that_says_how_to_count(agreed, said):
     asking = agreed()
-    with pytest.raises(Refused):
-        count(asking, query=query)
+    with pytest.raises(Refused, match=None if "query" in said else "exactly the parts"):
+        asking.ask(
+            asking.parameters(asking.parts.params), **{"kind": "count", "run": RUN, "query": "evaluation"} | said
+        )
     assert asking.charges() == []
     assert not list(asking.folder.glob("runs/*/counted-*"))
-
-
-@pytest.mark.parametrize("more", [{"cells": 100}, {"std": 0.0}, {"share": 1.0}, {"round": 0}, {"terms": {}}])
-def test_a_question_that_says_how_to_count_is_none(agreed, more):
-    asking = agreed()
-    with pytest.raises(Refused, match="exactly the parts"):
-        asking.ask(asking.parameters(asking.parts.params), kind="count", run=RUN, query="evaluation", **more)
-    assert asking.charges() == []
 
 
 def test_crafted_models_are_refused_and_cost_nothing(agreed):
@@ -192,20 +190,26 @@ def test_a_question_that_was_only_bound_ends_the_run_as_well(agreed, monkeypatch
     assert asking.charges() == [QUERY]
 
 
-@pytest.mark.parametrize("where", ["released", "keep"])
-def test_a_site_killed_after_it_paid_gives_no_second_noise(agreed, monkeypatch, where):
-    asking = agreed()
+@pytest.mark.parametrize(
+    ("where", "query"), [("released", "evaluation"), ("keep", "evaluation"), ("released", "stats")]
+)
+def test_a_site_killed_after_it_paid_gives_no_second_noise(agreed, monkeypatch, where, query):
+    asking = agreed(privacy={"stats": ["label"]})
+    ask = count if query == "evaluation" else describe
     with monkeypatch.context() as patch:
-        patch.setattr(f"tacit.deploy.site.replies.{where}", killed)
+        patch.setattr(replies, where, killed)
         with pytest.raises(Refused, match=UNSAID):
-            count(asking)
+            ask(asking)
     assert asking.charges() == [QUERY]
     for restart in (False, True):
         if restart:
             asking.restart()
         with pytest.raises(Refused, match="paid for before and its answer lost"):
-            count(asking)
+            ask(asking)
     assert asking.charges() == [QUERY]
+    if query == "stats":  # which ends no run
+        asking.train(0)
+        assert asking.charges() == [QUERY, 0]
 
 
 def test_a_seeded_site_killed_after_it_paid_gives_the_very_same_bits(tmp_path, monkeypatch):
@@ -266,18 +270,6 @@ def test_counts_that_the_ledger_knows_no_charge_for_stop_the_site(agreed):
     assert "holds the answer to the query evaluation" in asking.log()[-1]["text"]
 
 
-def test_the_charge_is_on_disk_when_the_noise_is_drawn(agreed, monkeypatch):
-    asking, real, seen = agreed(), NoisyCounts.noise, []
-
-    def watched(self, *given):
-        seen.append(asking.charges())
-        return real(self, *given)
-
-    monkeypatch.setattr(NoisyCounts, "noise", watched)
-    count(asking)
-    assert seen == [[QUERY]]
-
-
 def noises(tmp_path, many=4):
     """The noise of some sites' answers, and the standard deviation that was charged for."""
     chosen, found = experiment(data=HELD, metric={"choose": "balanced-accuracy"}), []
@@ -320,8 +312,11 @@ def test_held_out_rows_are_neither_trained_on_nor_declared(agreed):
     assert asking.hello()["examples"] == trained == 60 - held
 
 
-def test_what_is_spent_is_the_larger_side_and_within_the_budget(agreed):
-    asking = agreed()
+@pytest.mark.parametrize("stats", [False, True], ids=["evaluation", "both queries"])
+def test_what_is_spent_is_the_larger_side_and_within_the_budget(agreed, stats):
+    asking = agreed(privacy={"stats": ["label"], "query_shares": {"stats": 0.3}} if stats else {})
+    if stats:
+        describe(asking)
     for round in range(3):
         asking.train(round)
     reply, _ = asking.ask(asking.parameters(asking.parts.params), kind="count", run=RUN, query="evaluation")
@@ -384,8 +379,9 @@ def test_statistics_are_answered_once_and_paid_for_before_their_noise_and_end_no
     asking.restart()
     assert describe(asking) == first
     assert asking.charges() == [QUERY, 0]
-    assert seen == [[QUERY]]
     assert len(counts(first)) == 10
+    count(asking)
+    assert seen == [[QUERY], [QUERY, QUERY, 0]]
 
 
 def test_a_question_for_statistics_has_no_body(agreed):
@@ -395,19 +391,6 @@ def test_a_question_for_statistics_has_no_body(agreed):
             describe(asking, body)
     assert asking.charges() == []
     describe(asking)
-
-
-def test_statistics_that_were_paid_for_and_lost_are_not_drawn_again(agreed, monkeypatch):
-    asking = agreed(privacy={"stats": ["label"]})
-    with monkeypatch.context() as patch:
-        patch.setattr(replies, "released", killed)
-        with pytest.raises(Refused, match=UNSAID):
-            describe(asking)
-    asking.restart()
-    with pytest.raises(Refused, match="paid for before and its answer lost"):
-        describe(asking)
-    asking.train(0)
-    assert asking.charges() == [QUERY, 0]
 
 
 def test_a_charge_for_one_query_does_not_vouch_for_the_answer_to_another(agreed, tmp_path):
@@ -422,12 +405,3 @@ def test_a_charge_for_one_query_does_not_vouch_for_the_answer_to_another(agreed,
     with pytest.raises(Refused, match=UNSAID):
         describe(asking)
     assert "holds the answer to the query evaluation" in asking.log()[-1]["text"]
-
-
-def test_rounds_and_both_queries_stay_within_the_budget(agreed):
-    asking = agreed(privacy={"stats": ["label"], "query_shares": {"stats": 0.3}})
-    describe(asking)
-    for round in range(3):
-        asking.train(round)
-    reply, _ = asking.ask(asking.parameters(asking.parts.params), kind="count", run=RUN, query="evaluation")
-    assert 0.97 * EPSILONS[0] < reply["epsilon"] <= EPSILONS[0]

@@ -174,26 +174,20 @@ def hospital(researcher, **changes):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "seed"),
     [
-        {"client_column": "ward"},
-        {"test_share": 0.4},
-        {"test_share": 0.1},
-        {"label": "label", "columns": ["a"]},
+        ({"client_column": "ward"}, 0),
+        ({"test_share": 0.4}, 0),
+        ({"test_share": 0.1}, 0),
+        ({"label": "label", "columns": ["a"]}, 0),
+        ({}, 5),  # which holds out other rows
     ],
 )
-def test_other_clients_or_other_test_rows_on_the_same_ledger_are_refused(researcher, change):
+def test_other_clients_or_other_test_rows_on_the_same_ledger_are_refused(researcher, change, seed):
     csv_rows(researcher.place / "rows.csv", ROWS)
     researcher.run("one", data=hospital(researcher), privacy=researcher.shared())
     with pytest.raises(LedgerError, match="belongs to other data or another partition"):
-        researcher.run("two", data=hospital(researcher, **change), privacy=researcher.shared())
-
-
-def test_another_seed_that_holds_out_other_rows_is_refused_on_the_same_ledger(researcher):
-    csv_rows(researcher.place / "rows.csv", ROWS)
-    researcher.run("one", data=hospital(researcher), privacy=researcher.shared())
-    with pytest.raises(LedgerError, match="belongs to other data or another partition"):
-        researcher.run("two", data=hospital(researcher), privacy=researcher.shared(), run={"seed": 5})
+        researcher.run("two", data=hospital(researcher, **change), privacy=researcher.shared(), run={"seed": seed})
 
 
 def with_tests(researcher, rows, tests):
@@ -218,8 +212,10 @@ def test_a_row_that_changes_its_client_is_refused_at_once_and_in_two_steps(resea
 
 
 def test_of_very_many_rows_a_ledger_is_for_these_very_rows_and_no_others(researcher, monkeypatch):
-    monkeypatch.setattr(holdings, "MOST_ROWS", 40)
     privacy, known = researcher.shared(), with_tests(researcher, ROWS[:50], ROWS[50:])
+    one_by_one = privacy | {"ledger": str(researcher.place / "other.db")}
+    researcher.run("few", data=known, privacy=one_by_one)
+    monkeypatch.setattr(holdings, "MOST_ROWS", 40)
     researcher.run("one", data=known, privacy=privacy)
     assert researcher.run("two", data=known, privacy=privacy, train={"learning_rate": 0.05}).rounds
     moved = [*ROWS[1:50], ROWS[0] | {"house": "h1"}]
@@ -230,14 +226,8 @@ def test_of_very_many_rows_a_ledger_is_for_these_very_rows_and_no_others(researc
         LedgerError, match="belongs to other data"
     ):  # few enough to be known one by one, but it knows none
         researcher.run("four", data=with_tests(researcher, ROWS[:30], ROWS[50:]), privacy=privacy)
-
-
-def test_a_ledger_that_knows_its_rows_one_by_one_is_not_used_with_more_than_it_can_know(researcher, monkeypatch):
-    privacy = researcher.shared()
-    researcher.run("one", data=with_tests(researcher, ROWS[:50], ROWS[50:]), privacy=privacy)
-    monkeypatch.setattr(holdings, "MOST_ROWS", 40)
-    with pytest.raises(LedgerError, match="belongs to other data"):
-        researcher.run("two", data=with_tests(researcher, ROWS[:50], ROWS[50:]), privacy=privacy)
+    with pytest.raises(LedgerError, match="belongs to other data"):  # which knows few rows one by one
+        researcher.run("five", data=with_tests(researcher, ROWS[:50], ROWS[50:]), privacy=one_by_one)
 
 
 def test_a_protected_row_that_becomes_a_test_row_is_refused(researcher):

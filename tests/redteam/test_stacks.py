@@ -1,12 +1,14 @@
 """Clients that train at once: what one of them holds moves no other, and a run's folder cannot be talked into a second release."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import tacit
+from tacit import simulation
 from tacit.engine.assemble import build
 from tacit.engine.stacked import Stacked
 from tacit.engine.trainers import OneByOne, task
@@ -17,7 +19,6 @@ from tacit.training.independence import Unsupported
 from tacit.training.layers import Table
 from tacit.training.sgd import clipped_sum_slow, workspace
 from tacit.training.stacked import stack_of
-from tacit.types import Message
 from tacit.wire import pack, unpack
 
 WORDS, TIME, CLIP = 10, 4, 1.0
@@ -180,27 +181,9 @@ def test_a_number_of_clients_at_once_that_was_written_into_a_folder_is_refused(t
 
 def test_another_trainer_is_another_release_for_the_condition_that_a_cohort_is_drawn_once(tmp_path, monkeypatch):
     """Even if a stack were let in: the ledger knows under which digest this key has drawn its cohorts."""
-    import dataclasses
-
-    from tacit import simulation
-    from tacit import simulation as module
-
     asked = begun(tmp_path / "run")
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
-    monkeypatch.setattr(module, "with_trainer", lambda parts, folder: dataclasses.replace(parts, together=7))
+    monkeypatch.setattr(simulation, "with_trainer", lambda parts, folder: replace(parts, together=7))
     assert simulation.KEY in json.loads((tmp_path / "run" / "run.json").read_text())
     with pytest.raises(TacitError, match="cohort"):
         tacit.run(asked, out=tmp_path / "run", resume=True, page=False)
-
-
-def test_a_message_that_came_as_bytes_goes_to_where_the_model_is():
-    message = Message("a", {"update": torch.ones(3)}, {"examples": 60})
-    assert message.to(torch.device("cpu")) is message
-    moved = message.to(torch.device("meta"))
-    assert moved.tensors["update"].device.type == "meta"
-    assert (moved.sender, moved.facts) == ("a", {"examples": 60})
-
-
-def test_a_device_that_computes_nothing_is_one_sentence():
-    with pytest.raises(BadInput, match=r"Expected run\.device"):
-        build(tacit.Experiment(run={"device": "meta"}))
