@@ -47,7 +47,7 @@ class Client:
     budget: Budget
     x: "torch.Tensor" = field(repr=False)
     y: "torch.Tensor" = field(repr=False)
-    mark: bytes = field(default=b"", repr=False)  # of its rows, where no population knows it
+    digest: bytes = field(default=b"", repr=False)  # of its rows, where no population knows it
 
     @property
     def size(self) -> int:

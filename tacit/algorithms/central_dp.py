@@ -24,7 +24,7 @@ from tacit.training.sgd import Local, Trained, Workspace, attempt
 from tacit.types import Bounded, Client, Message, Raw, State
 from tacit.wire import digest_of, tensor_bytes
 
-TOGETHER = 64  # updates on a device that are clipped and added at once
+AT_ONCE = 64  # updates on a device that are clipped and added at once
 LEAST_CLIP, MOST_CLIP = 1e-9, 1e9  # how far a clip adapts: beyond, the noise that goes with it leaves float32
 
 
@@ -88,7 +88,7 @@ class CentralDP:
     def released_rows(
         self,
         updates: torch.Tensor,
-        told: Sequence[dict[str, float]],
+        infos: Sequence[dict[str, float]],
         clients: Sequence[Client],
         received: Message,
         *,
@@ -98,7 +98,7 @@ class CentralDP:
         what `scale_rows_` has multiplied them by, where it has."""
         if scales is None:
             over = (torch.linalg.vector_norm(updates, dim=1) > float(received.tensors["clip"])).tolist()
-            own = [info | {"clipped": float(long)} for info, long in zip(told, over, strict=True)]
+            own = [info | {"clipped": float(long)} for info, long in zip(infos, over, strict=True)]
             given = [Trained(Raw(update), info) for update, info in zip(updates, own, strict=True)]
             return [(self.release(one, client, received), one.info) for one, client in zip(given, clients, strict=True)]
         return [
@@ -106,7 +106,7 @@ class CentralDP:
                 Message(client.id, {"update": update}, {"unclipped": scale == 1.0}),
                 info | {"clipped": float(scale != 1.0)},
             )
-            for client, update, scale, info in zip(clients, updates, scales, told, strict=True)
+            for client, update, scale, info in zip(clients, updates, scales, infos, strict=True)
         ]
 
     def scale_rows_(self, updates: torch.Tensor, received: Message) -> torch.Tensor | None:
@@ -166,7 +166,7 @@ class Summing:
             if update.is_cuda and _in_rows(self.mechanism):
                 self.waiting[message.sender] = update
                 self.within[message.sender] = bool(message.facts.get("unclipped"))
-                if len(self.waiting) == TOGETHER:
+                if len(self.waiting) == AT_ONCE:
                     self._add_waiting()
                 self.seen.add(message.sender)
                 return

@@ -36,11 +36,11 @@ class FedAvg(Served):
         return Message(client.id, {"update": trained.update.vector}, self._facts(client))
 
     def released_rows(
-        self, updates: torch.Tensor, told: Sequence[dict[str, float]], clients: Sequence[Client], received: Message
+        self, updates: torch.Tensor, infos: Sequence[dict[str, float]], clients: Sequence[Client], received: Message
     ) -> list[tuple[Message, dict[str, float]]]:
         """`train` and `release` of several clients at once, whose updates (client, parameter) are known."""
         messages = [Message(c.id, {"update": u}, self._facts(c)) for c, u in zip(clients, updates, strict=True)]
-        return list(zip(messages, told, strict=True))
+        return list(zip(messages, infos, strict=True))
 
     def _facts(self, client: Client) -> dict[str, Any]:
         return {"examples": self.server.statistics.facts(client.size, math.inf)["examples"]}

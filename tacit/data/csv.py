@@ -19,7 +19,7 @@ from tacit.data.dataset import Table as Rows
 from tacit.data.encoder import CLAMPED, DROPPED, FILLED, TO_OTHER, Change, Column, Encoder, column_of, encode
 from tacit.data.features import MISSING, Cells, Heading, Table, header, is_number, listing, no_column, tables
 from tacit.data.names import Coded
-from tacit.data.population import text_marks
+from tacit.data.population import text_digests
 from tacit.errors import BadData
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Block:
     labels: Coded
     clients: Coded | None
     changes: Counts
-    marks: list[bytes]  # of its rows as they were written
+    digests: list[bytes]  # of its rows as they were written
 
 
 def load(source: "csv", *, seed: int) -> Dataset:
@@ -216,15 +216,15 @@ def _read(
         labels = _labels(table, source)
         clients = names.coded([client] * len(table.lines)) if client else None
         if client_column:
-            clients = names.coded(_present(table, client_column, marks=frozenset(("",))))
+            clients = names.coded(_present(table, client_column, gaps=frozenset(("",))))
         found = encode(table, columns)
-        marks = text_marks([table.columns[name] for name in wanted])
+        digests = text_digests([table.columns[name] for name in wanted])
         yield Block(
             x=found.x,
             labels=names.coded(np.array(labels[0])[labels[1][found.kept]]),
             clients=(clients[0], clients[1][found.kept]) if clients else None,
             changes=counted(found.changes, clients),
-            marks=[mark for mark, kept in zip(marks, found.kept.tolist(), strict=True) if kept],
+            digests=[digest for digest, kept in zip(digests, found.kept.tolist(), strict=True) if kept],
         )
     if not rows:
         of = f", so client {client!r} has no data" if client and client != TEST_ROWS else ""
@@ -233,7 +233,7 @@ def _read(
 
 def _labels(table: Table, source: "csv") -> Coded:
     known, is_regression = declared_classes(source), source.classes == names.NUMBERS
-    texts, codes = names.coded(_present(table, source.label, marks=MISSING.difference(known)))
+    texts, codes = names.coded(_present(table, source.label, gaps=MISSING.difference(known)))
     meant = class_of(known)
     if is_regression:
         found = np.array([text if number(text) is not None else "" for text in texts])
@@ -263,10 +263,10 @@ def class_of(known: Sequence[str]) -> dict[str, str]:
     return {names.plain(name): name for name in known} | {name: name for name in known}
 
 
-def _present(table: Table, column: str, *, marks: frozenset[str]) -> Cells:
+def _present(table: Table, column: str, *, gaps: frozenset[str]) -> Cells:
     cells = table.columns[column]
     for row, cell in enumerate(cells):
-        if cell in marks:
+        if cell in gaps:
             raise BadData(f"{table.place(row, column)} is missing: every row needs one.")
     return cells
 
@@ -281,5 +281,5 @@ def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
     ]
     clients = [block.clients for block in blocks if block.clients]
     x = torch.from_numpy(np.concatenate([block.x for block in blocks]))
-    marks = [mark for block in blocks for mark in block.marks]
-    return Rows(x=x, y=np.concatenate(y), clients=names.merged(clients) if clients else None, marks=marks)
+    digests = [digest for block in blocks for digest in block.digests]
+    return Rows(x=x, y=np.concatenate(y), clients=names.merged(clients) if clients else None, digests=digests)

@@ -139,7 +139,7 @@ class Table:
     y: np.ndarray = field(repr=False)
     clients: names.Coded | None = field(default=None, repr=False)
     mapped: bool = False  # whether the rows lie in a file, client by client
-    marks: Sequence[bytes] | None = None  # of each row as it was written, where a later answer may scale it
+    digests: Sequence[bytes] | None = None  # of each row as it was written, where a later answer may scale it
     where: str = ""  # what its targets are called where something is wrong with one
 
 
@@ -170,7 +170,7 @@ def dataset(
     else:
         if rows.mapped:
             raise BadInput("Rows that stay in a file are not divided: pass test=(x, y) in the place of test_share.")
-        held = hold_out(x, y, rows.clients, share=share, seed=seed, marks=rows.marks, key=key)
+        held = hold_out(x, y, rows.clients, share=share, seed=seed, digests=rows.digests, key=key)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
         client = None if client is None else client[~held]
         unprotected = int(held.sum())
@@ -187,14 +187,14 @@ def hold_out(
     *,
     share: float,
     seed: int,
-    marks: Sequence[bytes] | None = None,
+    digests: Sequence[bytes] | None = None,
     key: str = "data.test_share",
 ) -> np.ndarray:
     """Marks about `share` of the rows for the test set: a coin for each, keyed by the seed and by nothing but the row itself.
     Guarantee: a row that comes or goes moves no other one between training and test, so that what an epsilon says about one row
     of the training set it says about one row of the file. Raises: BadData where no row is held out, or all of a client's
     are."""
-    held = coins(x, y, share=share, seed=seed) if marks is None else coins_of(marks, share=share, seed=seed)
+    held = coins(x, y, share=share, seed=seed) if digests is None else coins_of(digests, share=share, seed=seed)
     called, owner = clients or (("",), np.zeros(len(held), np.int64))
     kept = np.bincount(owner[~held], minlength=len(called))
     if held.any() and kept.all():

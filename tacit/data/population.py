@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from tacit.data.dataset import Dataset
     from tacit.data.partition import Shares
 
-MARK_BYTES = 16
+DIGEST_BYTES = 16
 WORTH_THREADS = 1 << 26  # bytes of rows to hash
 LATEST = 1024  # clients of which a second look costs nothing
-CRUMB = 0.01  # of an epsilon: what calibration leaves of a spread one; noise for so little would be all that is learnt
+LEAST_REMAINING = (
+    0.01  # of an epsilon: what calibration leaves of a spread one; noise for so little would be all that is learnt
+)
 NOBODY = frozenset(
     {"", "every client"}
 )  # in a ledger the empty name is everybody, and among its rows the public test set
@@ -77,7 +79,7 @@ class Population:
     @property
     def to_spread(self) -> np.ndarray:
         """What noise is sized for: what is left; of who has but a crumb left, all of it, and the ledger keeps that one out."""
-        return np.where(self.left > CRUMB * self.epsilons, self.left, self.epsilons)
+        return np.where(self.left > LEAST_REMAINING * self.epsilons, self.left, self.epsilons)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -85,7 +87,7 @@ class Population:
 
     def to(self, device: torch.device) -> "Population":
         moved = replace(self, x=self.x.to(device), y=self.y.to(device))
-        moved.__dict__["marks"] = self.marks  # hashed where they lay
+        moved.__dict__["row_digests"] = self.row_digests  # hashed where they lay
         return moved
 
     def holding_out(self, mask: np.ndarray, *, key: str = "data.held_out") -> "Population":
@@ -103,7 +105,7 @@ class Population:
         return replace(parts[0], held=parts[1], mask=mask)
 
     @cached_property
-    def marks(self) -> np.ndarray:
+    def row_digests(self) -> np.ndarray:
         """A hash of each client's rows, [clients, 16] bytes; made once."""
         x, y = (np.ascontiguousarray(part.cpu().numpy()) for part in (self.x, self.y))
 
@@ -118,13 +120,13 @@ class Population:
         else:
             with ThreadPoolExecutor(count) as threads:  # hashing long rows leaves Python free
                 made = b"".join(threads.map(some, parts[:-1], parts[1:]))
-        return np.frombuffer(made, dtype=np.uint8).reshape(len(self), MARK_BYTES)
+        return np.frombuffer(made, dtype=np.uint8).reshape(len(self), DIGEST_BYTES)
 
     def digest(self) -> str:
         """A hash of every row, label and boundary: what a repeated release must have in common with the first."""
-        mark = hashlib.blake2b(np.ascontiguousarray(self.marks).data, digest_size=MARK_BYTES)
-        mark.update(np.ascontiguousarray(self.offsets).data)
-        return mark.hexdigest()
+        digest = hashlib.blake2b(np.ascontiguousarray(self.row_digests).data, digest_size=DIGEST_BYTES)
+        digest.update(np.ascontiguousarray(self.offsets).data)
+        return digest.hexdigest()
 
 
 @lru_cache(maxsize=1 << 16)
@@ -132,15 +134,15 @@ def _budget(epsilon: float, delta: float, unit: Unit) -> Budget:
     return Budget(epsilon, delta, unit)
 
 
-def rows_mark(x: torch.Tensor, y: torch.Tensor) -> bytes:
+def rows_digest(x: torch.Tensor, y: torch.Tensor) -> bytes:
     return _mark(*(np.ascontiguousarray(part.cpu().numpy()) for part in (x, y)))
 
 
 def _mark(x: np.ndarray, y: np.ndarray) -> bytes:
-    mark = hashlib.blake2b(_kind(x.shape, x.dtype, y.dtype), digest_size=MARK_BYTES)
-    mark.update(x.data)
-    mark.update(y.data)
-    return mark.digest()
+    digest = hashlib.blake2b(_kind(x.shape, x.dtype, y.dtype), digest_size=DIGEST_BYTES)
+    digest.update(x.data)
+    digest.update(y.data)
+    return digest.digest()
 
 
 @lru_cache(maxsize=1 << 10)
@@ -191,16 +193,16 @@ def coins(x: torch.Tensor, y: torch.Tensor, *, share: float, seed: int, purpose:
     return _tossed(row_hashes(x, y, key=f"tacit {purpose} {seed}".encode()), share)
 
 
-def coins_of(marks: Iterable[bytes], *, share: float, seed: int) -> np.ndarray:
-    """The same of records that are known by their marks (`text_marks`), however they are encoded afterwards."""
+def coins_of(digests: Iterable[bytes], *, share: float, seed: int) -> np.ndarray:
+    """The same of records that are known by their digests (`text_digests`), however they are encoded afterwards."""
     key = f"tacit held out {seed}".encode()
-    return _tossed((hashlib.blake2b(mark, digest_size=HASH_BYTES, key=key).digest() for mark in marks), share)
+    return _tossed((hashlib.blake2b(digest, digest_size=HASH_BYTES, key=key).digest() for digest in digests), share)
 
 
-def text_marks(columns: Iterable[Iterable[object]]) -> list[bytes]:
+def text_digests(columns: Iterable[Iterable[object]]) -> list[bytes]:
     """A hash of every row of a table as it was written, column by column: it does not depend on how cells are read.
 
-    >>> one, other, again = text_marks([["63", "41", "63"], ["m", "m", "m"]])
+    >>> one, other, again = text_digests([["63", "41", "63"], ["m", "m", "m"]])
     >>> one == again, one == other
     (True, False)
     """

@@ -134,7 +134,7 @@ def ask(
         return paid_for(known, ledger, folder, query)
     population = about or parts.population
     attempt = digest_of("query", parts.releases.digest, population.digest(), repr(query), question)
-    clients = [replace(population[index], mark=rows.tobytes()) for index, rows in enumerate(population.marks)]
+    clients = [replace(population[index], digest=rows.tobytes()) for index, rows in enumerate(population.row_digests)]
     sensitive = {"l2_squared": query.l2_squared, "cells": query.cells}
     noises = {client.id: parts.plan.queries.mechanism(query.name, client.index, **sensitive) for client in clients}
     if ledger is not None:
@@ -186,7 +186,7 @@ def kept(folder: Path) -> dict[str, Replies]:
 
 def released(parts: Parts, query: Query, client: Client, noise: NoisyCounts | None, question: str) -> np.ndarray:
     """A client's counts with its noise, which is keyed by the query, the question and the client's rows; None adds none.
-    Assumes: the client has paid, on disk, and `client.mark` is that of the rows which are counted."""
+    Assumes: the client has paid, on disk, and `client.digest` is that of the rows which are counted."""
     counts = query.count(client)
     if noise is None:
         return counts.values

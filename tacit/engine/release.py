@@ -91,7 +91,7 @@ class Releases:
 
     def client(self, client: Client) -> bytes:
         p = self.parts.population
-        rows = client.mark or p.marks[client.index].tobytes()
+        rows = client.digest or p.row_digests[client.index].tobytes()
         budget = repr((float(p.epsilons[client.index]), p.delta, p.unit))
         who = (self.common, self.trainer, client.id, str(client.index), budget, self.parts.plan.key(client))
         return bytes.fromhex(digest_of("client", *who, rows, *self._planted))

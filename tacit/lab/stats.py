@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tacit import check
-from tacit.data.population import Population, rows_mark
+from tacit.data.population import Population, rows_digest
 from tacit.engine.assemble import Parts, build, written
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import FILE, Columns, Replies, called, described, histograms_of, keep, kept, released
@@ -111,7 +111,7 @@ def _clients(population: Population) -> list[Client]:
         if population.held is not None:
             more = population.held[index]
             client = replace(client, x=torch.cat([client.x, more.x]), y=torch.cat([client.y, more.y]))
-        clients.append(replace(client, mark=rows_mark(client.x, client.y)))
+        clients.append(replace(client, digest=rows_digest(client.x, client.y)))
     return clients
 
 

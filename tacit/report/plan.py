@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table as Drawn
 
 from tacit.algorithms.rules import share_of
-from tacit.data.population import CRUMB, Population
+from tacit.data.population import LEAST_REMAINING, Population
 from tacit.engine.assemble import Parts, clients, model_size, refuse_unfit
 from tacit.engine.ledgers import population_id, who_holds
 from tacit.engine.queries import columns_asked, judged_by, query_of
@@ -200,7 +200,7 @@ def _exhausted(experiment: Experiment, population: Population, before: Before, *
     name, limit, most = population.names[index], float(population.epsilons[index]), float(population.left[index])
     sealed = shown(limit - most if population.sealed is None else float(population.sealed[index]))
     said = f"the {runs} {of} sealed epsilon {sealed} of the {limit:.4g} per {population.unit} of {name}, and nobody has more left"
-    if most <= CRUMB * limit:
+    if most <= LEAST_REMAINING * limit:
         return f"Nothing is left of any client's epsilon: {said}; another run needs a larger privacy.epsilon, if they agree."
     raised = "raise privacy.noise_multiplier, or leave it out."
     return f"What is left of epsilon pays for no round of enough clients: {said} than {_rest(most)}: {raised}"

@@ -22,7 +22,7 @@ from dp_accounting import DpEvent
 import tacit
 from tacit import store, wire
 from tacit.data.dataset import Dataset
-from tacit.data.population import rows_mark
+from tacit.data.population import rows_digest
 from tacit.deploy.site import layout
 from tacit.deploy.site.canaries import with_own_canaries
 from tacit.deploy.site.consent import OWN_FILES, proposed, read_experiment
@@ -114,7 +114,7 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
     hold(limits, Demand(parameters=sum(parameter.numel() for parameter in parts.model.parameters())))
     parts = with_own_canaries(site, run, parts, index, settings)
     budget = Budget(limits.epsilon, privacy.run_delta, limits.unit)
-    client = Client(index, name, budget, rows.x, rows.y, rows_mark(rows.x, rows.y))
+    client = Client(index, name, budget, rows.x, rows.y, rows_digest(rows.x, rows.y))
     public = replace(client, budget=replace(budget, epsilon=epsilon))  # the budget that everybody knows
     terms = terms_of(
         parts.algorithm.cost(client),
@@ -127,7 +127,7 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
     agreed = Agreement(run, text, roster.record(), terms)
     about = None
     if counted is not None:
-        about = replace(public, x=counted.x, y=counted.y, mark=rows_mark(counted.x, counted.y))
+        about = replace(public, x=counted.x, y=counted.y, digest=rows_digest(counted.x, counted.y))
     trainer = trainers.alone(parts, {index: public}, model=parts.model)
     ledger = _own_ledger(site, parts, limits, agreed, settings)
     return Accepted(site, agreed, limits, parts, client, trainer, ledger, held, about)

@@ -14,7 +14,7 @@ from sklearn.linear_model import RidgeClassifierCV
 from tacit import check
 from tacit.data.dataset import Dataset
 from tacit.data.encoder import Category
-from tacit.data.population import Population, rows_mark
+from tacit.data.population import Population, rows_digest
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build
 from tacit.engine.trainers import Heard
@@ -199,7 +199,7 @@ class property(Attack):
                 rows.append((x[drawn], y[drawn]))
             x, y = (torch.cat(part) for part in zip(*rows, strict=True))
             own = parts.population[victim]
-            clients.append(Client(own.index, f"auxiliary {number}", own.budget, x, y, rows_mark(x, y)))
+            clients.append(Client(own.index, f"auxiliary {number}", own.budget, x, y, rows_digest(x, y)))
         trainer = trainers.alone(parts, dict(enumerate(clients)))
         replies = (unpack(raw) for raw, _ in trainer(pack(broadcast), round, range(len(clients))))
         updates = [whole_update(message, broadcast) for message in replies]

@@ -58,7 +58,7 @@ class Probe:
                 targets[start + 1 : stop : 2] = self.muted.to(device)
         population = replace(old, x=x.expand(count, *x.shape), y=targets)
         if not parts.is_deployed:
-            population.__dict__["marks"] = old.marks  # the noise of the rows that were there
+            population.__dict__["row_digests"] = old.row_digests  # the noise of the rows that were there
         return population
 
 

@@ -104,7 +104,7 @@ def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple
     def probed(*given: Any, **named: Any) -> Accepted:  # its training meets the probe; price and ledger stay
         accepted = accept(*given, **named)
         changed, k = prepare(accepted.parts), accepted.client.index
-        client = replace(changed.population[k], mark=accepted.client.mark)
+        client = replace(changed.population[k], digest=accepted.client.digest)
         return replace(accepted, trainer=trainers.alone(changed, {k: client}))
 
     site = Site(home / name, accepting=probed)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tacit.data.dataset import Dataset
-from tacit.data.population import HASH_BYTES, Population, row_hashes, rows_mark
+from tacit.data.population import HASH_BYTES, Population, row_hashes, rows_digest
 from tacit.errors import LedgerError
 from tacit.privacy.ledger.disk import UNRELEASED, keyed, now
 from tacit.wire import digest_of
@@ -99,7 +99,7 @@ def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: boo
     parts = [part for part in (population, population.held) if part is not None]
     if sum(len(part.y) for part in parts) > MOST_ROWS:
         held = [one for part in parts for one in ("\x1f".join(part.names), part.digest())]
-        return Holdings(keyed(key, digest_of("whole holdings", *held, rows_mark(dataset.test_x, dataset.test_y))))
+        return Holdings(keyed(key, digest_of("whole holdings", *held, rows_digest(dataset.test_x, dataset.test_y))))
     rows: list[tuple[bytes, str]] = []
     for part in parts:
         names = (part.names[k] for k in np.repeat(np.arange(len(part)), part.sizes).tolist())
