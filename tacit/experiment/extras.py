@@ -131,6 +131,11 @@ def read_with(data: DataSection, ranges: Mapping[str, tuple[float, float]]) -> D
 
 def refuse_per_client(experiment: "Experiment", why: str) -> None:
     """Refuses an experiment whose promise is not per record and each client's own. Raises BadInput, which begins with why."""
+    if experiment.privacy.sums_records:
+        what = why.partition(" is priced")[0]
+        raise BadInput(
+            f'{what} cannot be priced yet where records\' sums are noised once: do not ask, or set privacy.kind = "local".'
+        )
     if experiment.privacy.promises and not experiment.privacy.noises_records:
         raise BadInput(f'{why}: set privacy.kind = "local" with unit = "record", or do not ask.')
 

@@ -159,8 +159,8 @@ def test_bad_vary_lines_are_refused(lines):
         parse_vary(lines)
 
 
-def test_central_dp_has_one_unit_and_is_one_cell_where_units_are_varied():
-    vary = {"privacy.kind": ["local", "central"], "privacy.unit": ["record", "client"]}
-    cells = expand({"privacy": {"epsilon": 3, "kind": "local"}}, vary, seeds=1)
-    assert [cell.label for cell in cells] == ["local, record", "local, client", "central"]
-    assert [cell.experiments[0].privacy.unit_kept for cell in cells] == ["record", "client", "client"]
+def test_every_kind_keeps_the_unit_that_is_said():
+    vary = {"privacy.kind": ["local", "central", "distributed"], "privacy.unit": ["record", "client"]}
+    cells = expand({"privacy": {"epsilon": 3, "kind": "local"}, "train": {"local_steps": 1}}, vary, seeds=1)
+    assert [cell.label for cell in cells][:3] == ["local, record", "local, client", "central, record"]
+    assert [cell.experiments[0].privacy.unit_kept for cell in cells] == ["record", "client"] * 3

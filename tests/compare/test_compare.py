@@ -259,22 +259,45 @@ def test_kinds_and_units_at_one_epsilon_are_compared_with_their_unit_and_adversa
     small, tmp_path
 ):
     vary = {"privacy.kind": ["local", "central"], "privacy.unit": ["record", "client"], "privacy.epsilon": [3, 8]}
-    train = {"rounds": 2, "clients_per_round": 2, "local_steps": 1}
+    train = {"rounds": 2, "local_steps": 1}
     rows = compare({**small, "train": train}, vary, seeds=1, out=tmp_path / "out", jobs=1)
     assert [row.cell.label for row in rows][::2] == [
         "local, record, epsilon 3",
         "local, client, epsilon 3",
-        "central, epsilon 3",
+        "central, record, epsilon 3",
+        "central, client, epsilon 3",
     ]
     lines = table(tmp_path / "out" / "table.csv")
-    assert [line["unit"] for line in lines] == ["record", "record", "client", "client", "client", "client"]
+    assert [line["unit"] for line in lines] == ["record", "record", "client", "client"] * 2
     assert all("server is trusted" in line["adversary"] for line in lines[4:])
+    for line in lines:
+        other = "client" if line["unit"] == "record" else "record"
+        assert line[f"epsilon_per_{other}_max"] == ""
+        assert line[f"epsilon_per_{line['unit']}_max"] != ""
     words = (tmp_path / "out" / "table.md").read_text()
-    for number, what in enumerate(("add or remove one record", "empty one client", "add or remove one client"), 1):
-        assert f"({number}) per" in words
-        assert what in words
+    assert all(f"({number}) per" in words for number in range(1, 4))
+    assert all(what in words for what in ("add or remove one record", "empty one client"))
+    assert "like for like" not in words
     assert not (tmp_path / "out" / "accuracy-by-epsilon.png").exists()
     assert (tmp_path / "out" / "accuracy-by-round.png").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_noise_once_is_compared_with_noise_at_every_client_in_one_unit_and_the_table_says_so(small, tmp_path):
+    privacy = {"unit": "record", "epsilon": (1.0, 4.0, 8.0)}
+    values = {**small, "train": {"rounds": 2, "local_steps": 1}, "privacy": privacy}
+    values["data"] = {"clients": 3, "examples_per_client": 40}
+    rows = compare(values, {"privacy.kind": ["local", "central", "distributed"]}, seeds=1, out=tmp_path / "out", jobs=1)
+    assert [row.cell.label for row in rows] == ["local", "central", "distributed"]
+    lines = table(tmp_path / "out" / "table.csv")
+    assert [line["unit"] for line in lines] == ["record"] * 3
+    assert all(0 < float(line["epsilon_per_record_max"]) <= 8.0 for line in lines)
+    assert len({line["adversary"] for line in lines}) == 3
+    words = (tmp_path / "out" / "table.md").read_text()
+    assert (
+        "All epsilons are per record (add or remove one record of one client), so they are compared like for like"
+        in words
+    )
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_without_a_shared_ledger_nothing_is_looked_at():
 def test_what_a_shared_ledger_holds_is_said_for_every_unit_that_runs_are_charged_in(tmp_path):
     ledger = tmp_path / "one.db"
     values = NOISED | {"train": {"rounds": 1}}
-    vary = {"privacy.kind": ["local", "central"], "privacy.unit": ["record"]}
+    vary = {"privacy.kind": ["local", "central"]}
     with ready.workers():
         rows = compare(values, vary, seeds=1, out=tmp_path / "out", jobs=2, ledger=ledger)
     said = sentences([row.cell for row in rows])

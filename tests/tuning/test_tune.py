@@ -408,6 +408,31 @@ def test_a_search_by_distributed_noise_is_composed():
     assert priced.one < priced.epsilon <= 20
 
 
+@pytest.mark.parametrize("kind", ["central", "distributed"])
+def test_a_search_over_sums_of_records_is_paid_by_each_client_from_its_own_budget(kind, tmp_path):
+    budgets = {"client-0": 2.0, "client-1": 4.0, "client-2": 8.0}
+    privacy = {"kind": kind, "unit": "record", "epsilon": budgets, "rate_cap": 9.0, "delta": 1e-3}
+    said = []
+    values = local(privacy=privacy, train={"rounds": 2, "local_steps": 1})
+    tune(values, RATES, runs=2, out=tmp_path / "s", announce=lambda *told: said.append(told))
+    ((priced, unit),) = said
+    assert unit == "record"
+    for name, epsilon in budgets.items():
+        assert 0 < price.epsilon(price.compose([(priced.events[name], 1)]), delta=1e-3) <= epsilon
+    spent = {name: [] for name in budgets}
+    for run in sorted((tmp_path / "s" / "runs").iterdir()):
+        with sqlite3.connect(run / "ledger.db") as book:
+            for client, text in book.execute(
+                "SELECT client, text FROM charges JOIN events ON events.id = charges.event"
+            ):
+                spent[client].append((price.from_text(text), 1))
+    for name, events in spent.items():
+        assert len(events) == 4
+        together = price.epsilon(price.compose(events), delta=1e-3)
+        assert together <= budgets[name], "both runs in total keep to each client's own budget"
+        assert together <= price.epsilon(price.compose([(priced.events[name], 1)]), delta=1e-3) * (1 + 1e-9)
+
+
 def test_the_command_prints_prices_and_refuses_in_a_sentence(tmp_path):
     chosen = ["--set", "data.clients=12", "--set", "train.rounds=2", "--set", "train.sampling_rate="]
     central = [*chosen, "--set", "privacy.kind=central", "--set", "privacy.epsilon=8"]

@@ -21,12 +21,16 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
 from tacit.lab.attacks import _roc as roc
-from tacit.lab.attacks._runs import clients_of, pooled, whole, whole_update
+from tacit.lab.attacks._runs import TRUSTED, clients_of, pooled, whole, whole_update
 from tacit.lab.audit import evidence
 from tacit.parts import models
 from tacit.training.flat import blocks
 from tacit.wire import pack, unpack
 
+SUMMED = (
+    "Under noise once the server sees the sum of all clients' gradients: this is what is left to somebody who knows every record"
+    " of the others and takes them off it."
+)
 SOME = "tacit.lab.attacks.inversion:some"
 FACTORY = "tacit.lab.attacks.inversion:imprinted"
 RECOVERED = 20.0  # dB: errors of a tenth of the range, by root mean square
@@ -143,6 +147,10 @@ class inversion(Attack):
         guess, _ = best(records, public.mean(0)[None], span=high - low)
         estimates.append(Estimate("PSNR (dB)", float(guess.mean()), of="the mean of public rows"))
         notes = ("Of each record the nearest of all reconstructions counts, which an attacker would not know.",)
+        if experiment.privacy.sums_records:
+            notes += (SUMMED,)
+        if experiment.privacy.kind == "central":
+            notes += (TRUSTED,)
         shape, strip = tuple(base.dataset.x.shape[1:]), None
         if len(shape) == 3 and shape[0] in (1, 3):  # pictures: colours, height, width
             strip = roc.strip_of(pictures, shape, low=low, high=high)

@@ -1,6 +1,5 @@
 """The grid of a comparison: every combination of the varied values, each with every seed, validated before anything runs.
-An option of `[aggregate]` goes only to the rules that take it, and `privacy.unit` stays with local DP, because central DP has
-one unit. Combinations that are then the same experiment are one cell."""
+An option of `[aggregate]` goes only to the rules that take it. Combinations that are then the same experiment are one cell."""
 
 import hashlib
 import re
@@ -196,14 +195,12 @@ def seeded(experiment: Experiment, seeds: int) -> tuple[Experiment, ...]:
 
 
 def _taken(values: dict[str, Any]) -> dict[str, Any]:
-    """Without the options of `[aggregate]` that the rule does not take, and without the unit of central DP."""
-    aggregate, privacy = values.get("aggregate", {}), values.get("privacy", {})
+    """Without the options of `[aggregate]` that the rule does not take."""
+    aggregate = values.get("aggregate", {})
     if set(aggregate) - OWN:
         rule = str(aggregate.get("rule", DEFAULT_RULE))
         kept = set(aggregate) if plugin.takes_any(rules.find(rule)) else {*OWN, *taken_by(rule)}
         values = {**values, "aggregate": {key: value for key, value in aggregate.items() if key in kept}}
-    if privacy.get("kind") == "central":
-        values = {**values, "privacy": {key: value for key, value in privacy.items() if key != "unit"}}
     return values
 
 

@@ -115,6 +115,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
     else:
         said.append("Epsilon: smallest to largest spent by a client; the promises differ, each row names its own:")
         said += [f"({number}) {promise}." for number, promise in enumerate(promises, 1)]
+    same = {(row.guarantee["unit"], row.guarantee["relation"]) for row in rows if row.guarantee}
+    if len(promises) > 1 and len(same) == 1:
+        ((unit, relation),) = same
+        said.append(
+            f"All epsilons are per {unit} ({relation}), so they are compared like for like; against whom differs."
+        )
     if len(results.units(rows)) > 1:
         said.append("Epsilons per record and per client measure different things, so no figure has an epsilon axis.")
     return [*said, *ledger.notes(rows)]

@@ -86,10 +86,6 @@ def refuse_unsearchable(experiment: Experiment) -> None:
     for table in ("attack", "audit", "personal"):
         if experiment.said().get(table):
             raise BadInput(f"[{table}] looks into every run, and a search is scored by one number: leave it out.")
-    if privacy.sums_records:
-        raise BadInput(
-            'A search has no price yet where records\' sums are noised once: set privacy.unit = "client", or use `tacit compare`.'
-        )
     if privacy.sampler not in (None, "poisson"):
         raise BadInput('A search has no price yet where cohorts are public: set privacy.sampler = "poisson".')
     refuse_passed(experiment)
