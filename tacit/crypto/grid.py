@@ -215,7 +215,9 @@ class Lanes:
         check.at_least(1, count=self.count, reach=self.reach, reports=self.reports)
         if self.width > min(WIDEST, self.plaintext_bits):
             text = f"{self.reports} reports of {2 * self.reach} need lanes of {self.width} bits"
-            raise BadInput(f"{text}, which do not fit: use fewer privacy.bits or a larger protect.key.bits.")
+            raise BadInput(
+                f"{text}, which do not fit: use less noise, fewer clients or privacy.bits, or a larger protect.key.bits."
+            )
 
     @property
     def width(self) -> int:

@@ -5,7 +5,7 @@ largest with price(z, q_m, T) <= epsilon_m. B = sum of q_m n_m records are in a 
 gradient is z C / B. Larger z allows larger rates. Docs: docs/derivations.md; no source has the choice of z that stands here."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,6 +49,7 @@ def choose(
     parameters: int,
     multiplier: float | None = None,
     cap: float | None = None,
+    names: Sequence[str] = (),
 ) -> Rates:
     """The multiplier with the least noise over batch, to 5 %, and among those the one with the largest rates; and everybody's rate.
 
@@ -75,7 +76,8 @@ def choose(
         multiplier is None and cost(z, 1.0) <= epsilons.min()
     ):  # all of everybody in every round: the least noise that pays
         z = min(z, smallest(lambda tried: cost(tried, 1.0), epsilon=float(epsilons.min())))
-    exact = {epsilon: _largest(cost, z, epsilon) for epsilon in np.unique(epsilons)}
+    named = dict(zip(epsilons[::-1].tolist(), names[::-1], strict=False))  # the first client of each budget
+    exact = {epsilon: _largest(cost, z, epsilon, named.get(epsilon, "a client")) for epsilon in np.unique(epsilons)}
     rates = np.array([exact[epsilon] for epsilon in epsilons])
     return Rates(float(z), np.minimum(rates, found_cap * rates.min()), float(found_cap))
 
@@ -114,14 +116,14 @@ def _capped(
     return np.minimum(rates, least), 1.0
 
 
-def _largest(cost: Cost, z: float, epsilon: float) -> float:
+def _largest(cost: Cost, z: float, epsilon: float, name: str) -> float:
     """The largest rate, to 0.1 %, whose price is within epsilon. Raises BadInput where it is below 1e-5."""
     if cost(z, 1.0) <= epsilon:
         return 1.0
     if cost(z, SMALLEST) > epsilon:
         raise BadInput(
-            f"At a noise multiplier of {z:g} a client with epsilon = {epsilon:g} could be drawn with a probability below"
-            f" {SMALLEST:g}: raise its epsilon, or use fewer rounds."
+            f"At a noise multiplier of {z:g} each record of {name}, with epsilon = {epsilon:g}, could be drawn with a"
+            f" probability below {SMALLEST:g}: raise its epsilon, or use fewer rounds."
         )
     inverse = smallest(lambda x: cost(z, min(1.0, 1.0 / x)), epsilon=epsilon)
     return min(1.0, 1.0 / inverse)

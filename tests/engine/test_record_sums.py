@@ -20,6 +20,7 @@ from tacit.algorithms import finished
 from tacit.algorithms.record_sums import RecordSums, SumNoise
 from tacit.crypto.grid import Quantised, RoundedSum
 from tacit.engine.assemble import build
+from tacit.engine.trainers import OneByOne
 from tacit.errors import BadInput, Refused, TacitError
 from tacit.privacy.accounting import price
 from tacit.privacy.local import SampledGaussian
@@ -241,8 +242,10 @@ def test_what_has_no_price_or_no_wire_yet_is_refused():
             kind_of(secret(how)).refuse_at_site(secret(how))
     with pytest.raises(BadInput, match="sets no limit"):
         built(experiment(privacy={"epsilon": (1.0, 2.0, 3.0, math.inf)}))
-    with pytest.raises(BadInput, match="probability below 1e-05"):
-        built(experiment(privacy={"epsilon": 1e-9, "noise_multiplier": 0.5, "delta": 1e-9}))
+    with pytest.raises(
+        BadInput, match="each record of client-1, with epsilon = 1e-09, could be drawn with a probability below 1e-05"
+    ):
+        built(experiment(privacy={"epsilon": (1.0, 1e-9, 1.0, 1e-9), "noise_multiplier": 0.5, "delta": 1e-9}))
 
 
 def test_the_promise_is_kept_where_the_rate_of_one_client_is_twice_what_was_priced():
@@ -387,3 +390,46 @@ def test_a_report_out_of_range_drops_the_round_and_a_missing_one_opens_nothing()
     lied, info = finished(algorithm.collect(state, round=0), [liar, *messages[1:]], partial(seeded(0), "server"))
     assert torch.equal(lied.params, state.params)
     assert "out of range" in info["refused"]["the sum of group all"]
+
+
+@pytest.mark.parametrize("how", ["none", "masks", "paillier"])
+@pytest.mark.parametrize("fewest", [4, 3])
+def test_with_a_client_absent_a_round_opens_nothing_or_the_others_and_its_charge_stands(
+    tmp_path, monkeypatch, how, fewest
+):
+    whole = OneByOne.__call__
+
+    def without_the_last(self, received, round, cohort):
+        return whole(self, received, round, cohort[:3] if round == 1 else cohort)
+
+    monkeypatch.setattr(OneByOne, "__call__", without_the_last)
+    protect = {"kind": how} | ({"key": {"bits": 2048}} if how == "paillier" else {})
+    privacy = {"kind": "distributed", "rate_cap": 3.0, "fewest_reports": fewest}
+    history = tacit.run(experiment(privacy=privacy, protect=protect, train={"rounds": 3}), out=tmp_path / "run")
+    before, during, after = history.rounds
+    assert [one["opened"] for one in (before, during, after)] == [1, int(fewest == 3), 1]
+    if fewest == 4:
+        assert "arrived and 4 are needed" in during["refused"]["the sum of group all"]
+        assert during["accuracy"] == before["accuracy"]
+        assert during["update_norm"] == 0
+    book = sqlite3.connect(tmp_path / "run" / "ledger.db")
+    assert book.execute("SELECT COUNT(*) FROM charges").fetchone() == (12,)
+
+
+def test_under_a_trusted_server_an_absent_client_is_charged_and_the_divisor_is_the_others(tmp_path, monkeypatch):
+    whole = OneByOne.__call__
+    monkeypatch.setattr(
+        OneByOne, "__call__", lambda self, received, round, cohort: whole(self, received, round, cohort[:3])
+    )
+    made = experiment(train={"rounds": 2})
+    plan = built(made).plan
+    history = tacit.run(made, out=tmp_path / "run")
+    assert history.rounds[0]["batch"] == pytest.approx(float((plan.chosen.rates * plan.sizes)[:3].sum()))
+    book = sqlite3.connect(tmp_path / "run" / "ledger.db")
+    assert book.execute("SELECT COUNT(*) FROM charges").fetchone() == (8,)
+
+
+def test_integers_that_could_wrap_are_refused_before_anything_runs(tmp_path):
+    with pytest.raises(BadInput, match="do not fit: use less noise"):
+        tacit.run(secret("masks", privacy={"noise_multiplier": 1e15}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

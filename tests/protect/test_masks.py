@@ -12,13 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.crypto.grid import Lanes
+from tacit.crypto.grid import WIDEST, Lanes
 from tacit.crypto.keys import new_signer
 from tacit.crypto.masked import one_process
 from tacit.crypto.masks import Attempt, Collecting, Joined, Party, Roster, Setup, box_key, expand
+from tacit.crypto.seal import Plain
 from tacit.crypto.threshold import PRIME, fewest_shares, joined, shared
 from tacit.errors import BadInput, BadOpening, GridOverflow, MessageRefused, Refused, TooFewReports
-from tacit.types import Message
+from tacit.types import Message, Shared
 
 MODEL, SIZE = "model of round 1", 50
 SEEDS = st.binary(min_size=32, max_size=32)
@@ -100,6 +101,29 @@ def test_integers_at_the_edge_of_the_modulus_come_back():
     run.vectors["site-1"] = run.vectors["site-2"] = np.zeros(SIZE, dtype=np.int64)
     collecting = run.collected()
     assert (collecting.opened(run.answers(collecting.survivors)) == run.vectors["site-0"]).all()
+
+
+@given(
+    reach=st.one_of(
+        st.integers(1, 2**12), st.integers(0, 40).map(lambda k: 2**31 // 3 + k - 20), st.integers(2**31, 2**58)
+    ),
+    signs=st.lists(st.sampled_from([-1, 1]), min_size=3, max_size=3),
+)
+def test_the_largest_integers_of_all_clients_come_back_and_none_beyond_is_taken(reach, signs):
+    """2^31 / 3 is where the sum of three leaves 32 bits."""
+    lanes = Lanes(4, reach, 3, WIDEST)
+    names = ("a", "b", "c")
+    parties = [Party(new_signer(name), name.encode() * 32) for name in names]
+    seals = (Plain(lanes, 3), one_process(lanes, parties, at_least=3, colluding=1))
+    edge = np.array([reach, -reach, 0, reach - 1])
+    for seal in seals:
+        collected = seal.collect(round=0)
+        for name, sign in zip(names, signs, strict=True):
+            report = seal.report(Shared(torch.from_numpy(sign * edge)), client=name, round=0)
+            collected.accept(Message(name, report))
+        assert (np.asarray(collected.open()) == sum(signs) * edge).all()
+    with pytest.raises(GridOverflow):
+        seals[1].report(Shared(torch.from_numpy(edge + np.array([1, 0, 0, 0]))), client="a", round=0)
 
 
 @pytest.mark.parametrize(

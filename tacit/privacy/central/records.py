@@ -147,6 +147,7 @@ class CentralRecords:
             parameters=size,
             multiplier=privacy.noise_multiplier,
             cap=privacy.rate_cap,
+            names=population.names,
         )
         who = samplers.of(experiment, len(population))
         return RecordSumsPlan(privacy.clip, chosen, np.asarray(population.sizes), size, rounds, who)

@@ -180,6 +180,7 @@ class DistributedRecords:
             return price.epsilon(((event, rounds),), delta=population.delta)
 
         settings = {"rounds": rounds, "delta": population.delta, "parameters": size, "cap": privacy.rate_cap}
+        settings["names"] = population.names
         chosen = choose(epsilons, sizes, cost=cost, multiplier=privacy.noise_multiplier, **settings)
         grid = SumGrid(size, privacy.clip, float((chosen.rates * sizes).max()))  # its sensitivity is that of any batch
         groups, who = np.zeros(clients, dtype=int), samplers.of(experiment, clients)
