@@ -133,7 +133,7 @@ class Setup:
         )
 
     def checked(self, attempt: Attempt) -> X25519PublicKey:
-        """Its key for pairs. Raises: MessageRefused for what no member signed for this attempt, and for what is no key."""
+        """Its key for pairs. Raises: MessageRefused for what no member signed for this attempt, or is no key."""
         if self.sender not in attempt.roster.signing:
             raise MessageRefused(f"{self.sender!r} is no member of this run.")
         if not _signed(attempt.roster, self.sender, self.content(attempt), self.signature):

@@ -81,7 +81,7 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
         (own / "ca.crt").write_bytes((server / "ca.crt").read_bytes())
         with (own / SETTINGS).open("a", encoding="utf-8") as file:
             file.write(f'server = "{federation.address}"\n')
-    if experiment.protect.kind == "paillier":
+    if experiment.protect.kind != "none":
         make_keys(experiment, server, {site: federation.site(site) for site in limits})
     package, words = federation.app / "tacit_app", {"version": tacit.__version__, "name": called(federation.name)}
     package.mkdir(parents=True)
@@ -177,6 +177,9 @@ def readme(federation: Federation, experiment: Experiment) -> str:
         few = f", and with {count - t + 1} of them lost no sum can be opened any more"
         lost = few if t < count else ", and every one is needed"
         keys = template("keys-common.md") if t == 1 else template("keys-split.md", t=t, n=count, lost=lost)
+    if experiment.protect.kind == "masks":
+        t = fewest_shares(of=count, colluding=experiment.privacy.known_shares)
+        keys = template("keys-masks.md", t=t, n=count)
     return template(
         "README.md",
         name=called(federation.name),

@@ -15,13 +15,15 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import tacit
 from tacit.crypto import keys
+from tacit.crypto.reports import Members
+from tacit.crypto.threshold import fewest_shares
 from tacit.deploy.operate.certificates import days_left, signed_by
 from tacit.deploy.operate.layout import Federation, app_digest, open_federation, refuse_keyless
 from tacit.deploy.operate.processes import reach, taken
 from tacit.deploy.operate.remaining import Short, anew, experiment_of, finished, holds_run, short_sites, unpaid
 from tacit.deploy.site.agreement import refuse_charged_copy, refuse_renamed
 from tacit.deploy.site.consent import OWN_FILES, absent, digest, everybody, lines_to_list, proposed, refuse_undeployable
-from tacit.deploy.site.keys import FOLDER, Held, load_keys
+from tacit.deploy.site.keys import FOLDER, Held, load_keys, load_members
 from tacit.deploy.site.layout import BUDGET, LEDGER, PROPOSAL, SETTINGS, own_path, read_settings, wanted
 from tacit.deploy.site.limits import Demand, Limits, hold, read_limits
 from tacit.deploy.site.replies import refuse_unpaid
@@ -78,8 +80,9 @@ def findings(folder: Path) -> Iterator[Finding]:
             yield _wrong(f"{folder.resolve().name}: {error}")
             return
         path = folder / PROPOSAL
-        yield from site_findings(folder, experiment=Experiment.load(path) if path.is_file() else None)
-        yield from own_keys(folder)
+        proposal = Experiment.load(path) if path.is_file() else None
+        yield from site_findings(folder, experiment=proposal)
+        yield from own_keys(folder, proposal)
         yield from _caught("", _server_of(folder))
         return
     experiment = experiment_of(federation)
@@ -271,11 +274,13 @@ def _lasting(path: Path) -> Finding:
 
 def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator[Finding]:
     """What is wrong with the keys of a federation, as far as they are on this machine; else who opens its encrypted sums."""
-    if experiment is None or experiment.protect.kind != "paillier":
+    if experiment is None or experiment.protect.kind == "none":
         return
     t, sites, own = experiment.protect.threshold or 1, federation.sites, federation.server / FOLDER
+    masks = experiment.protect.kind == "masks"
     try:
-        server = load_keys(own, threshold=t, sites=sites, site=None)
+        members, _ = load_members(own, sites=sites, site=None)
+        server = None if masks else load_keys(own, threshold=t, sites=sites, site=None)
     except TacitError as error:
         yield _wrong(f"server: {error}")
         return
@@ -284,20 +289,32 @@ def who_opens(federation: Federation, experiment: Experiment | None) -> Iterator
     ]
     wrong = [_wrong(f"{path} belongs to a site: the server must not have it, so make new keys.") for path in secrets]
     for name in sites:
-        wrong += _caught(f"{name}: ", _keys_of(federation.site(name) / FOLDER, name, server, threshold=t, sites=sites))
+        folder = federation.site(name) / FOLDER
+        wrong += _caught(f"{name}: ", _members_of(folder, name, members))
+        if server is not None:
+            wrong += _caught(f"{name}: ", _keys_of(folder, name, server, threshold=t, sites=sites))
     yield from wrong
-    if not wrong and t > 1:
+    if masks and not wrong:
+        t = fewest_shares(of=len(sites), colluding=experiment.privacy.known_shares)
+        yield Finding(f"Sums are unmasked by {t} of {len(sites)} sites together; each has its own signing key")
+    elif not wrong and t > 1:
         yield Finding(f"Sums are opened by {t} of {len(sites)} sites together; no site holds the key")
     elif not wrong:
         yield Finding(f"Sums are opened by one of {len(sites)} sites, by turns; each of them holds the whole key")
 
 
-def own_keys(folder: Path) -> Iterator[Finding]:
+def own_keys(folder: Path, experiment: Experiment | None = None) -> Iterator[Finding]:
     """The same for one site, which knows only its own folder: whether its keys belong together, and how many sites open."""
     own = folder / FOLDER
     if not own.is_dir():
         return
     try:
+        if (
+            not (own / keys.PUBLIC_FILE).exists() and not (own / keys.SECRET_FILE).exists()
+        ):  # under masks there is no other key
+            members, _ = load_members(own, sites=keys.load_members(own), site=str(read_settings(folder)["name"]))
+            yield Finding(f"A signing key of its own, {len(members)} members")
+            return
         split = any((own / file).exists() for file in (keys.SHARE_FILE, keys.VERIFICATION_FILE))
         t = keys.load_as(keys.Verification, own / keys.VERIFICATION_FILE).threshold if split else 1
         members = keys.load_members(own)
@@ -309,13 +326,17 @@ def own_keys(folder: Path) -> Iterator[Finding]:
     yield Finding(f"{share or 'The whole key of all sites'}, key {held.public.id}, {len(members)} members")
 
 
+def _members_of(folder: Path, name: str, known: Members) -> Iterator[Finding]:
+    own, _ = load_members(folder, sites=known, site=name)
+    ours, theirs = ({who: key.public_bytes_raw() for who, key in each.items()} for each in (own, known))
+    if ours != theirs:
+        yield _wrong(f"{name}: {folder} holds other members' keys than the server's folder: compare them.")
+
+
 def _keys_of(folder: Path, name: str, server: Held, *, threshold: int, sites: tuple[str, ...]) -> Iterator[Finding]:
     held = load_keys(folder, threshold=threshold, sites=sites, site=name)
     if (held.public, held.verification) != (server.public, server.verification):
         yield _wrong(f"{name}: {folder} holds keys of another federation: ask for your own.")
-    ours, theirs = ({who: key.public_bytes_raw() for who, key in each.members.items()} for each in (held, server))
-    if ours != theirs:
-        yield _wrong(f"{name}: {folder} holds other members' keys than the server's folder: compare them.")
     if threshold > 1 and (folder / keys.SECRET_FILE).exists():
         text = "is the whole key, with which one site opens everything: destroy it"
         yield _wrong(f"{name}: {folder / keys.SECRET_FILE} {text}.")

@@ -13,7 +13,7 @@ from flwr.supercore.inflatable.inflatable_object import get_object_body, get_obj
 from tacit import wire
 from tacit.errors import BadInput, Refusal
 
-QUERIES = ("hello", "agree", "open", "count", "keep")
+QUERIES = ("hello", "agree", "prepare", "open", "sign", "unmask", "count", "keep")
 KINDS = {kind: f"query.{kind}" for kind in QUERIES} | {"train": "train"}  # Flower's message types
 HEAD, BODY, BYTES, NONCE = "tacit", "body", "bytes", "nonce"
 WHOLE_BYTES = 4 << 20  # a longer body travels in pieces of this length, each a record of its own

@@ -5,11 +5,12 @@ sum gains nothing. Where the key is split it asks every site and joins the first
 where each site has the whole key, it asks the one whose turn it is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from tacit.crypto.masks import Roster
 from tacit.crypto.reports import (
     Inbox,
     Opened,
@@ -22,6 +23,7 @@ from tacit.crypto.reports import (
 )
 from tacit.crypto.threshold import Partial, Verification, join, refuse_wrong
 from tacit.deploy.server.gather import Accept, Heard, gather
+from tacit.deploy.server.masks import Group, Groups
 from tacit.deploy.server.trainer import OverGrid, find, keep, listed
 from tacit.deploy.site.keys import share_number
 from tacit.errors import BadCiphertext, BadOpening, TacitError, WrongShare
@@ -36,12 +38,17 @@ class Sites:
     """The sites that open sums for a server. `trainer` is set once the run has begun, which is before any sum."""
 
     trainer: OverGrid | None = None
+    groups: Groups = field(default_factory=Groups)
 
     @property
     def there(self) -> OverGrid:
         if self.trainer is None:
             raise TypeError("a sum is opened in a run that has begun")
         return self.trainer
+
+    def legs(self, name: str, roster: Roster) -> Group:
+        self.groups[name] = Group(name, roster, lambda: self.there)
+        return self.groups[name]
 
     def opening(self, group: str, at_least: int, verification: Verification | None) -> Opens:
         return AtHolders(self, group, at_least, verification) if verification else AtSite(self, group, at_least)

@@ -235,7 +235,7 @@ def _serve(
     population = roster.population(shape(rows))
     text, sites = experiment.toml(), Sites()
     where = {"run": folder.run, "site": None, "text": text, "roster": roster.record()}
-    seals = seals_of(experiment, call.keys, **where, opening=sites.opening)
+    seals = seals_of(experiment, call.keys, **where, opening=sites.opening, legs=sites.legs)
     parts = assemble(experiment, rows, population, place="server", seals=seals)
     folder.write("experiment.toml", parts.ruled.toml().encode())
     terms = _terms(parts)
@@ -264,7 +264,7 @@ def _serve(
     announce(call.keys, most)
     trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, registration, odd, most)
     trainer.status = None if parts.plan.sampler.charges_all else status  # who takes part is a secret of central DP
-    sites.trainer = trainer
+    sites.trainer, trainer.framing = trainer, sites.groups
     status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")
     describe(parts, ledger, folder, asking=AtSites(grid, trainer.nodes, patience))
     state, stopped = _trained(parts, ledger, folder, trainer, observe)

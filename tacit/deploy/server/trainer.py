@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.serverapp import Grid
 
@@ -86,6 +86,13 @@ class Status:
             self.write(folder, "running", f"round {round + 1}")
 
 
+class Framing(Protocol):
+    """What goes around a round's question, and who can take part with that."""
+
+    def question(self, received: bytes, round: int, nodes: Mapping[str, int]) -> bytes: ...
+    def begin(self, round: int, body: bytes) -> set[str] | None: ...
+
+
 @dataclass
 class OverGrid(Trainer):
     """A trainer whose clients are sites: called with a broadcast, a round and a cohort, it yields their messages in that order.
@@ -111,10 +118,17 @@ class OverGrid(Trainer):
     unpaid: set[int] = field(default_factory=set)  # whose own ledger does not pay any more
     left: set[int] = field(default_factory=set)  # who is not connected, and was not there in the last round
     status: Status | None = None  # is told who has answered, where that is no secret
+    framing: Framing | None = None  # of sums under masks
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
-        body = find(self.folder, ASKED, round) or keep(self.folder, ASKED, round, received)
-        asked, sent = {self.nodes[index]: index for index in cohort if index in self.nodes}, unpack(body)
+        body, part = find(self.folder, ASKED, round), [index for index in cohort if index in self.nodes]
+        if body is None:
+            here = {self.names[index]: self.nodes[index] for index in part}
+            question = self.framing.question(received, round, here) if self.framing else received
+            body = keep(self.folder, ASKED, round, question)
+        joined = self.framing.begin(round, body) if self.framing else None
+        part = [index for index in part if joined is None or self.names[index] in joined]
+        asked, sent = {self.nodes[index]: index for index in part}, unpack(body)
         common = {"kind": "train", "run": self.folder.run, "round": round}
         asks = {node: common | {"terms": asdict(self.terms[index])} for node, index in asked.items()}
 

@@ -1,22 +1,27 @@
 """The keys of encrypted sums, each on the machine it belongs to.
 
-Every site has its own signing key and its share of the clients' key (with `protect.threshold` left out or 1 the whole of it), the
-server the public key, the members' names and what checks the answers. The whole of a split key is never written."""
+Every site has its own signing key; under masks it needs no other. Under Paillier it has its share of the clients' key (with
+`protect.threshold` left out or 1 the whole of it), the server the public key, the members' names and what checks the answers. The
+whole of a split key is never written."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gmpy2 import mpz
 
 from tacit.algorithms.encrypted import Encrypted
 from tacit.crypto import keys
+from tacit.crypto.masked import Legs, Masked
+from tacit.crypto.masks import Roster
 from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.reports import Members, Opener, Opens, Signer, common_hash, numbers_to_bytes
 from tacit.crypto.seal import Sealed
 from tacit.crypto.threshold import Share, Verification, deal
+from tacit.deploy.site.layout import run_folder
+from tacit.deploy.site.masks import AtSite
 from tacit.engine.assemble import Parts
 from tacit.errors import KeyRefused, Refused
 from tacit.experiment import Experiment
@@ -45,13 +50,23 @@ class Held:
 
 
 def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> None:
-    """Makes one key pair and a signing key for each of the run's sites, and writes into every folder what is its party's.
+    """Makes a signing key for each of the run's sites, under Paillier also one key pair, and writes into every folder what is its
+    party's.
 
     Assumes: whoever runs this is trusted with all keys. Raises: BadInput for a file that stands.
     """
+    signers = {name: keys.new_signer(name) for name in sites}
+    for name, folder in sites.items():
+        keys.save_signer(folder / FOLDER, signers[name])
+    for name in sites:
+        member = (sites[name] / FOLDER / f"{name}{keys.MEMBER}").read_bytes()
+        for folder in (server, *sites.values()):
+            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+            (folder / FOLDER / f"{name}{keys.MEMBER}").write_bytes(member)
+    if experiment.protect.kind == "masks":
+        return
     key, protect = new_key(experiment), experiment.protect
     shares = deal(key, threshold=protect.threshold or 1, of=len(sites)) if protect.split else []
-    signers = {name: keys.new_signer(name) for name in sites}
     for folder in (server, *sites.values()):
         keys.write(folder / FOLDER / keys.PUBLIC_FILE, keys.public_record(key.public), mode=keys.PUBLIC)
         if shares:
@@ -62,16 +77,26 @@ def make_keys(experiment: Experiment, server: Path, sites: dict[str, Path]) -> N
             keys.save_share(folder / FOLDER / keys.SHARE_FILE, shares[share_number(sites, name) - 1])
         else:
             keys.write(folder / FOLDER / keys.SECRET_FILE, keys.secret_record(key), mode=keys.SECRET)
-        keys.save_signer(folder / FOLDER, signers[name])
-    for name in sites:
-        member = (sites[name] / FOLDER / f"{name}{keys.MEMBER}").read_bytes()
-        for folder in (server, *sites.values()):
-            (folder / FOLDER / f"{name}{keys.MEMBER}").write_bytes(member)
 
 
 def share_number(sites: Iterable[str], name: str) -> int:
     """Which share is a site's, counted from 1 in the order of their names."""
     return sorted(sites).index(name) + 1
+
+
+def load_members(folder: Path, *, sites: Iterable[str], site: str | None) -> tuple[Members, Signer | None]:
+    """The members in `folder`, which are exactly `sites`, and a site's own signing key. Raises: KeyRefused, naming the file."""
+    sites, members = list(sites), keys.load_members(folder)
+    if sorted(sites) != sorted(members):
+        listed = f"sites {', '.join(sorted(sites)[:20])} and the members in {folder} {', '.join(sorted(members)[:20])}"
+        raise KeyRefused(f"Encrypted sums need one list of sites everywhere, not the {listed}: make them the same.")
+    if site is None:
+        return members, None
+    path = folder / f"{site}{keys.SIGNING}"
+    signer, member = keys.load_signer(path), members.get(site)
+    if signer.client != site or member is None or member.public_bytes_raw() != signer.public.public_bytes_raw():
+        raise KeyRefused(f"{path} does not belong to {folder / f'{site}{keys.MEMBER}'}: take both from one maker.")
+    return members, signer
 
 
 def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str | None) -> Held:
@@ -81,11 +106,9 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     summed); all keys belong together; a split key is for this `threshold` of these sites; the share is this site's own.
     """
     sites = list(sites)
-    public, members = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE), keys.load_members(folder)
-    if sorted(sites) != sorted(members):
-        listed = f"sites {', '.join(sorted(sites)[:20])} and the members in {folder} {', '.join(sorted(members)[:20])}"
-        raise KeyRefused(f"Encrypted sums need one list of sites everywhere, not the {listed}: make them the same.")
+    public = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE)
     other = f"belongs to another key than {folder / keys.PUBLIC_FILE}: take both from one maker."
+    members, signer = load_members(folder, sites=sites, site=site)
     verification = None
     if threshold > 1:
         path = folder / keys.VERIFICATION_FILE
@@ -99,10 +122,6 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
             )
     if site is None:
         return Held(public, verification, members)
-    path = folder / f"{site}{keys.SIGNING}"
-    signer, member = keys.load_signer(path), members.get(site)
-    if signer.client != site or member is None or member.public_bytes_raw() != signer.public.public_bytes_raw():
-        raise KeyRefused(f"{path} does not belong to {folder / f'{site}{keys.MEMBER}'}: take both from one maker.")
     if verification is None:
         path = folder / keys.SECRET_FILE
         secret = keys.load_as(keys.SecretKey, path)
@@ -138,16 +157,25 @@ class FolderSeals:
     threshold: int
     text: str = field(repr=False)
     roster: Mapping[str, Any] = field(repr=False)
+    rounds: int
+    masks: bool
     opening: Opening | None = None  # how the server has sums opened
+    legs: Callable[[str, Roster], Legs] | None = None  # the same, under masks
 
     @cached_property
     def held(self) -> Held:
         return load_keys(self.folder / FOLDER, threshold=self.threshold, sites=self.roster["names"], site=self.site)
 
+    @cached_property
+    def members(self) -> tuple[Members, Signer | None]:
+        return load_members(self.folder / FOLDER, sites=self.roster["names"], site=self.site)
+
     def seal(
         self, plan: DistributedPlan, number: int, word: str, clients: Sequence[str], everybody: Sequence[str]
-    ) -> Sealed:
+    ) -> Sealed | Masked:
         """How one group's reports are encrypted and signed, and their sum opened: of no fewer than its noise is sized for."""
+        if self.masks:
+            return self._masked(plan, number, word, clients)
         held, fewest = self.held, plan.noises[number].fewest
         lanes, holder = lanes_of(plan, number, held.public), None
         if held.answer is not None and held.signer is not None:
@@ -166,6 +194,16 @@ class FolderSeals:
             opener=self.opening(word, fewest, held.verification) if self.opening else None,
         )
 
+    def _masked(self, plan: DistributedPlan, number: int, word: str, clients: Sequence[str]) -> Masked:
+        members, signer = self.members
+        noise, common = plan.noises[number], common_hash(self.run, self.text, self.roster)
+        signing = {name: members[name] for name in clients}
+        roster = Roster(f"{self.run}-{word}-{common}", signing, noise.fewest, noise.colluding)
+        legs = self.legs(word, roster) if self.legs else None
+        if legs is None and signer is not None:
+            legs = AtSite(signer, roster, run_folder(self.folder, self.run), self.rounds)
+        return Masked(lanes_of(plan, number, None), roster, cast(Legs, legs))  # without any only terms are computed
+
 
 def seals_of(
     experiment: Experiment,
@@ -176,11 +214,14 @@ def seals_of(
     text: str,
     roster: Mapping[str, Any],
     opening: Opening | None = None,
+    legs: Callable[[str, Roster], Legs] | None = None,
 ) -> FolderSeals | None:
-    """Where the keys of a deployed run come from; None where no report is encrypted. No key is read before it is needed."""
-    if experiment.protect.kind != "paillier":
+    """Where the keys of a deployed run come from; None where no report is hidden. No key is read before it is needed."""
+    protect, rounds = experiment.protect, experiment.train.rounds
+    if protect.kind == "none":
         return None
-    return FolderSeals(folder, run, site, experiment.protect.threshold or 1, text, roster, opening)
+    masks = protect.kind == "masks"
+    return FolderSeals(folder, run, site, protect.threshold or 1, text, roster, rounds, masks, opening, legs)
 
 
 def seal_of(parts: Parts, word: str) -> Sealed:

@@ -11,6 +11,9 @@
     runs/RUN/held_out.jsonl               how the model did on rows that the site holds out, for its own people
     runs/RUN/canaries.json, canaries/     how many canaries were planted and the hash of their coins; what became of them
     runs/RUN/round-N.question, .answer    the hash of round N's one question; the same hash, then the answer
+    runs/RUN/round-N.joined               under masks: what the site holds of the others' shares in round N
+    runs/RUN/masks.secret                 what the seeds of the site's masks in a run follow from
+    runs/RUN/signed-GROUP/, unmasked-GROUP/  the same for the one list of survivors that it signed, and gave shares of
     runs/RUN/opened-GROUP/, counted-QUERY/  the same for openings of the sum of GROUP's reports, and for a query
     runs/RUN/model-common/                the model that the run left, with its encoder: `tacit predict` reads it
     runs/RUN/model-own/, model-alone/     what the site made of it, and of the model before round 1: never for others
@@ -47,8 +50,8 @@ HELD_OUT, RANGES = "held_out.jsonl", "ranges.json"
 CANARIES, COINS = "canaries.json", "canaries.secret"
 COMMON, OWN, ALONE = "common", "own", "alone"  # models, in folders that begin with "model-"
 MODEL, COMPARISON, EVALUATED = "model.safetensors", "comparison.json", "evaluated.jsonl"
-QUESTION, ANSWER = ".question", ".answer"
-COUNTED = "counted-"
+QUESTION, ANSWER, JOINED = ".question", ".answer", ".joined"
+COUNTED, SIGNED, UNMASKED, MASKS = "counted-", "signed-", "unmasked-", "masks.secret"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")  # it becomes a folder's name
 
 

@@ -65,6 +65,7 @@ class Bound:
     accepted: Accepted
     slot: Slot
     question: bytes = field(repr=False)
+    asked: bytes | None = field(default=None, repr=False)  # what is trained on, where more came with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ class Paid:
 
     def train(self) -> tuple[bytes, dict[str, Any]]:
         accepted, slot = self.bound.accepted, self.bound.slot
-        ((raw, said),) = accepted.trainer(self.bound.question, slot.round, [accepted.client.index])
+        ((raw, said),) = accepted.trainer(self.bound.asked or self.bound.question, slot.round, [accepted.client.index])
         return raw, said
 
     def count(self, query: Query, client: Client, noise: NoisyCounts | None, about: str) -> np.ndarray:
@@ -115,7 +116,7 @@ def find(slot: Slot, question: bytes) -> Kept | None:
     return Kept(answer)
 
 
-def bind(accepted: Accepted, slot: Slot, question: bytes) -> Bound:
+def bind(accepted: Accepted, slot: Slot, question: bytes, asked: bytes | None = None) -> Bound:
     """Makes the request the slot's own; on return its hash has reached the disk. Raises: Refused where another one is.
 
     Of two requests at once one is bound and the other refused. Assumes: `find` let it pass.
@@ -125,7 +126,7 @@ def bind(accepted: Accepted, slot: Slot, question: bytes) -> Bound:
     if not store.create(path, question_hash(question)) and path.read_bytes() != question_hash(question):
         one = "one query" if slot.called else "one round"
         raise Refused(f"{slot} was asked with other parameters before: {one} is one question.")
-    return Bound(accepted, slot, question)
+    return Bound(accepted, slot, question, asked)
 
 
 def keep(slot: Slot, question: bytes, answer: bytes) -> Kept:

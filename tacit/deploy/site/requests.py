@@ -1,4 +1,4 @@
-"""What a server may ask a site, as six frozen values: nothing behind this file meets a crafted type, size or depth.
+"""What a server may ask a site, as frozen values: nothing behind this file meets a crafted type, size or depth.
 
 A request is a JSON object with a `kind` and exactly the parts of that kind; texts are short and printable, numbers finite and in
 range, runs are named as folders may be. What it says may still be refused."""
@@ -163,6 +163,33 @@ class Open:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """Give your setup for a round under masks: it rides on the report before, where there was one. The answer is free."""
+
+    run: str
+    round: int
+    group: str
+
+
+@dataclass(frozen=True)
+class Sign:
+    """Sign the list of those who reported, which came along."""
+
+    run: str
+    round: int
+    group: str
+
+
+@dataclass(frozen=True)
+class Unmask:
+    """Give your shares of the masks in the sum of the list that came along, with its signatures."""
+
+    run: str
+    round: int
+    group: str
+
+
+@dataclass(frozen=True)
 class Count:
     """Answer an agreed query, about the model that came along where one is judged: noised counts of the site's rows, once."""
 
@@ -177,7 +204,7 @@ class Keep:
     run: str
 
 
-Request = Hello | Agree | Train | Open | Count | Keep
+Request = Hello | Agree | Train | Open | Prepare | Sign | Unmask | Count | Keep
 KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in get_args(Request)}
 
 

@@ -19,7 +19,7 @@ from tacit import store
 from tacit.algorithms.encrypted import Encrypted
 from tacit.crypto.seal import report_bytes
 from tacit.data import encoder
-from tacit.deploy.site import agreement, canaries, layout, replies
+from tacit.deploy.site import agreement, canaries, layout, legs, replies
 from tacit.deploy.site.agreement import Accepted, Agreement, accept, declaration, refuse_other, refuse_unbound
 from tacit.deploy.site.keys import seal_of
 from tacit.deploy.site.layout import discreet, note
@@ -31,9 +31,12 @@ from tacit.deploy.site.requests import (
     Hello,
     Keep,
     Open,
+    Prepare,
     Roster,
+    Sign,
     Terms,
     Train,
+    Unmask,
     facts,
     parse,
     read_broadcast,
@@ -135,6 +138,9 @@ class Site:
                 return self._count(asked, body, limits)
             case Open():
                 return self._open(asked, body, limits)
+            case Prepare() | Sign() | Unmask():
+                raw, text = legs.answer(self._current(*self._standing(asked.run, limits, asked.round)), asked, body)
+                return {}, raw, text
             case Keep():
                 return self._keep(asked, body, limits)
 
@@ -220,14 +226,17 @@ class Site:
         slot = Slot(layout.run_folder(self.folder, asked.run), asked.round)
         answer = replies.find(slot, body)
         if answer is not None:
-            self._current(agreed, allowed)  # raises where the ledger does not know the answer
+            legs.note_report(
+                self._current(agreed, allowed), slot, answer.raw
+            )  # both raise where the ledger does not know it
             return {"again": True}, answer.raw, "Sent the kept answer again."
         if layout.round_files(layout.counted_folder(self.folder, agreed.run, EVALUATION)):
             # whoever asked about held-out rows called its model the last: nobody looks at them and then goes on
             raise Refused(f"The server has asked for {EVALUATION}, which ends the run: there is no round after it.")
         refuse_unbound(self.folder, agreed)
-        received = read_broadcast(body, agreed.terms.parameters)
         accepted = self._current(agreed, allowed)
+        question = legs.join(accepted, slot, body)
+        received = read_broadcast(question, agreed.terms.parameters)
         replies.refuse_out_of_turn(accepted, asked.round)
         try:
             if (rule := accepted.parts.releases.rule) is not None:
@@ -239,10 +248,13 @@ class Site:
         )  # a report is encrypted under it: the site would pay for one round and sign for another
         if isinstance(accepted.parts.algorithm, Encrypted) and (type(turn) is not int or turn != asked.round):
             raise Refused(f"The server asks for round {asked.round + 1} and sent the turn of another.")
-        paid = replies.pay(replies.bind(accepted, slot, body))
+        bound = replies.bind(accepted, slot, body, question)
+        legs.note_joined(accepted, slot)
+        paid = replies.pay(bound)
         canaries.commit(accepted)
         raw, said = paid.train()
         answer = replies.keep(slot, body, raw)
+        legs.note_report(accepted, slot, raw)
         canaries.record_observation(accepted, asked.round, said)
         judge(accepted, received.tensors["params"], asked.round)
         epsilon = replies.spent(accepted)

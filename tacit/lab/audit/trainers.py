@@ -63,6 +63,8 @@ def at_site(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
     refuse_undeployable(experiment)
     if slow_key(experiment):
         raise BadInput("a key that can be split takes too long to make")
+    if experiment.protect.kind == "masks":
+        raise BadInput("under masks no site's report can be looked at alone")
     kind_of(experiment).refuse_at_site(experiment)
     if experiment.data.name in OWN_FILES or experiment.data.part is not None:
         raise BadInput("its rows are in a site's own file, or were passed from Python: use another data source")

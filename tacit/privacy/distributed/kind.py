@@ -349,10 +349,10 @@ class Distributed:
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Raises Refused where the server could read the site's own report."""
-        if experiment.protect.kind != "paillier":
+        if experiment.protect.kind == "none":
             raise Refused(
                 "Shares of noise protect a sum, but the server would read the site's single report: the site wants"
-                ' protect.kind = "paillier".'
+                ' protect.kind = "masks" or "paillier".'
             )
 
 
@@ -372,8 +372,12 @@ def refuse_threshold(experiment: Experiment, *, clients: int) -> None:
     round no two different sums are opened unless more than `privacy.colluding` clients help. A common key (`threshold = 1`)
     passes: there each round has one opener. Raises: BadInput, which names the thresholds that work."""
     t, colluding = experiment.protect.threshold or 1, experiment.privacy.known_shares
-    apart = experiment.privacy.groups == 2 or getattr(summing_rule(experiment), "split", None)
-    if experiment.protect.kind == "masks" and not apart:  # of two groups only a plan knows the sizes
+    if (
+        experiment.protect.kind == "masks"
+        and experiment.privacy.groups != 2
+        and not getattr(summing_rule(experiment), "split", None)
+    ):
+        # of two groups only a plan knows the sizes
         reports = experiment.privacy.fewest_reports or experiment.train.clients_per_round or clients
         refuse_two_sums(of=clients, at_least=reports, colluding=colluding)
     if t == 1:

@@ -60,7 +60,7 @@ class Federation:
         self.names = population.names
         for name, epsilon in zip(population.names, population.epsilons.tolist(), strict=True):
             make_site(folder / "sites" / name, experiment, name=name, epsilon=epsilon)
-        if experiment.protect.kind == "paillier":
+        if experiment.protect.kind != "none":
             make_keys(experiment, folder / "server", {name: folder / "sites" / name for name in self.names})
 
     def site(self, index):
