@@ -1,12 +1,10 @@
 """The reports of one round: what a sealed update travels in, who counts, and who opens the sum. A message is 4 bytes of the
-header's length, the header (JSON), 64 bytes of signature, and the body: ciphertexts, and in the last chunk the proof
-(`proofs`). The signature covers the header, and by its SHA-256 the body, under a fixed prefix: a message cannot be altered,
-cut, moved to another round or passed off as another client's. Every refusal names the sender.
+header's length, the header (JSON), 64 bytes of signature, and the body: ciphertexts, and in the last chunk the proof. The
+signature covers the header, and by its SHA-256 the body, under a fixed prefix. Every refusal names the sender.
 
 A secret key opens single updates as well as sums, so `Opener` checks the reports itself, multiplies their ciphertexts
-itself, and writes to disk which sum of the round is opened: another one is refused. Where several members hold the whole
-key, only one may open in a round (`whose_turn`); with shares of a key every holder answers, and more than half of them are
-needed."""
+itself, and writes to disk which sum of the round is opened. Of several who hold the whole key, one may open in a round
+(`whose_turn`)."""
 
 import datetime
 import hashlib

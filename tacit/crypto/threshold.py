@@ -1,12 +1,8 @@
-"""Opening by t of n: no single holder of a share opens anything (the threshold variant of Damgård and Jurik, PKC 2001, s =
-1). A dealer, who is trusted and must forget the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial of degree
-t - 1 modulo n p'q'. Share i answers c with c^(2 Delta s_i), Delta the factorial of the number of shares; t answers are joined
-in the exponent. One proof (Chaum and Pedersen, hashed) comes with every answer, for the product of its ciphertexts with
-random 128-bit exponents, which is sound because the squares modulo n^2 have an order without small factors: hence safe
-primes.
-
-Guarantee: t - 1 shares say nothing about d, and a wrong answer is named. More than half of the shares are required (2t >
-n): two groups without a common member could open two sums of one round."""
+"""Opening by t of n (the threshold variant of Damgård and Jurik, PKC 2001, s = 1). A dealer, who is trusted and must forget
+the secret key, shares d (d = 0 mod p'q', d = 1 mod n) by a polynomial modulo n p'q'. Share i answers c with c^(2 Delta s_i),
+and one proof (Chaum and Pedersen, hashed) for the product of its ciphertexts with random exponents, sound because the squares
+modulo n^2 have an order without small factors: hence safe primes. Guarantee: t - 1 shares say nothing about d, a wrong answer
+is named, and 2t > n, so that no two groups open two sums of one round."""
 
 import hashlib
 import secrets

@@ -1,7 +1,6 @@
-"""Integer noise: Skellam (1946; arXiv:2110.04995) and discrete Gaussian (arXiv:2004.00010), drawn by inversion of a 256-bit
+"""Integer noise: Skellam (1946; arXiv:2110.04995) and discrete Gaussian (arXiv:2004.00010), by inversion of a 256-bit
 distribution function; where its table would fill the memory, by rejection, as exactly. No floating-point number decides a
-draw. Guarantee: one draw differs from the law by at most `distance` in total variation (below 2^-200), which enters every
-price built on it."""
+draw. Guarantee: one draw is within `distance` of the law (below 2^-200), which enters every price built on it."""
 
 import math
 from bisect import bisect_right
@@ -322,12 +321,9 @@ def table(law: Law) -> Table:
     return Table(last, high, [value & ((1 << rest) - 1) for value in cumulative])
 
 
-# Integer noise that is a Gaussian, rounded: what it protects costs what the Gaussian costs, and no float is ever added to a
-# count. To round after adding is post-processing, and counts are integers: round(count + N(0, sigma^2)) is count +
-# round(N(0, sigma^2)). So whole counts with this noise are exactly as private as real ones with a real Gaussian, and compose
-# with sampled Gaussians by privacy losses; a discrete Gaussian (arXiv:2004.00010) is priced by Rényi curves alone here. 256
-# random bits u stand for a uniform number U and the draw is round(sigma Phi^-1(U)). Floats decide only where they surely
-# agree with that; else 256 bits of the distribution function do.
+# Integer noise that is a Gaussian, rounded: counts are integers, so round(count + N(0, sigma^2)) is count + round(N(0, sigma^2)),
+# which costs what the Gaussian costs and composes by privacy losses. 256 random bits u stand for a uniform number U and the draw is
+# round(sigma Phi^-1(U)). Floats decide only where they surely agree with that.
 
 PRECISION_ROUNDED = 400  # of the arithmetic that decides close cases: errors stay below 2^-390
 SURE = 2.0**-38  # relative: scipy's normal distribution function is a hundred times closer than this

@@ -175,27 +175,15 @@ class LocalPlan(Plan):
         growth = descent.growth(self.steps, learning_rate=learning_rate)
         return learning_rate * self.multipliers * self.clip * growth / (self.rates * sizes)
 
-    def longest(
-        self,
-        index: int,
-        sizes: np.ndarray,
-        *,
-        learning_rate: float,
-        parameters: int,
-        descent: Descent = PLAIN,
-        largest: float = 0.0,
-    ) -> float:
-        """No honest client sends a larger number: a step moves by eta C / q and weight decay at most, normals end at 10.8
-        sigma."""
-        root, steps = math.sqrt(parameters), int(self.steps[index])
+    def longest(self, index: int, sizes: np.ndarray, sent: torch.Tensor, *, rate: float, descent: Descent) -> float:
+        """A step moves by eta C / q and weight decay at most, and normals end at 10.8 sigma."""
+        root, steps, z, q = math.sqrt(sent.numel()), int(self.steps[index]), self.multipliers[index], self.rates[index]
         if self.unit == "client":
-            return (self.clip + END * float(self.multipliers[index]) * self.clip) * root
-        noise = (
-            learning_rate * float(self.multipliers[index]) * self.clip / (float(self.rates[index]) * int(sizes[index]))
-        )
-        moved = learning_rate * (self.clip / float(self.rates[index]) + descent.weight_decay * largest)
-        reach = float(np.abs(descent.responses(steps, learning_rate=learning_rate)).sum())
-        return reach * (moved + END * noise) * root
+            return float((self.clip + END * z * self.clip) * root)
+        noise = rate * z * self.clip / (q * int(sizes[index]))
+        moved = rate * (self.clip / q + descent.weight_decay * float(sent.abs().max()))
+        reach = float(np.abs(descent.responses(steps, learning_rate=rate)).sum())
+        return float(reach * (moved + END * noise) * root)
 
     def key(self, client: Client | None) -> str:
         if client is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from dp_accounting import DpEvent
 
 from tacit import plugin
@@ -127,18 +128,9 @@ class Noising(ABC):
         """The noise per coordinate of every client's update as it is sent, where clients noise their own, else None: public."""
         return None
 
-    def longest(
-        self,
-        index: int,
-        sizes: np.ndarray,
-        *,
-        learning_rate: float,
-        parameters: int,
-        descent: Descent = PLAIN,
-        largest: float = 0.0,
-    ) -> float:
-        """No number that an honest client sends is larger; a deployed server refuses a message with one. Infinite: not known.
-        `largest` is that of the parameters which it was sent."""
+    def longest(self, index: int, sizes: np.ndarray, sent: torch.Tensor, *, rate: float, descent: Descent) -> float:
+        """No number that an honest client sends back, which was sent these parameters, is larger; a deployed server refuses a
+        message with one. Infinite: not known."""
         return float("inf")
 
 

@@ -94,14 +94,8 @@ def oddity(parts: Parts, received: Message, index: int, raw: bytes, round: int =
         return "it answered in another's name"
     if _shapes(message) != _shapes(like):
         return f"it sent {_words(message)} where {_words(like)} belongs"
-    longest = parts.plan.longest(
-        index,
-        parts.population.sizes,
-        learning_rate=parts.experiment.train.learning_rate,
-        parameters=parts.params.numel(),
-        descent=descent_of(parts.experiment).for_round(round),
-        largest=float(received.tensors["params"].abs().max()),
-    )
+    rate, descent = parts.experiment.train.learning_rate, descent_of(parts.experiment).for_round(round)
+    longest = parts.plan.longest(index, parts.population.sizes, received.tensors["params"], rate=rate, descent=descent)
     most = min(LARGEST, longest * (1 + CLOSE))
     for name, tensor in message.tensors.items():
         if tensor.is_floating_point() and not all_finite(tensor):

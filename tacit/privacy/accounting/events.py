@@ -173,15 +173,9 @@ def integer_curve(event: IntegerSumDpEvent) -> np.ndarray:
     return rdp.between(lambda order: (order - 1) * event.divergence(order))
 
 
-# One record in such a sum, sampled at its client's own rate.
-# Discrete Gaussian shares (docs/derivations.md has the proof in full). Given Y ~ N(m, s2 - W) draw X from the discrete Gaussian
-# of parameter W around Y. X has the discrete law of parameter s2 around m up to factors exp(+-tau(W)) a coordinate, by Poisson
-# summation, for every whole m. So a discrete release is a post-processing of the continuous sampled Gaussian with multiplier
-# sqrt(s2 - W) / sensitivity, but for a total variation of dimension * tau, which counts as slack. A sum of n shares of variance v
-# is the discrete law of n v up to Theorem 1 of arXiv:2102.06387.
-# Skellam shares have no such form: whole orders, E_Q[h^a] = sum of C(a, k) (1 - q)^(a - k) q^k E_Q[(P/Q)^k], with Corollary 4.1
-# of arXiv:2110.04995 for each moment; the other direction is never dearer (Theorem 5 of arXiv:1908.10530v1, for every law with
-# f(-x) = f(x)).
+# One record in such a sum, sampled at its client's own rate (docs/derivations.md has the proofs). Discrete Gaussian shares are a
+# post-processing of the continuous sampled Gaussian with multiplier sqrt(s2 - W) / sensitivity, but for dimension * tau, as slack.
+# Skellam shares have no such form: whole orders, with Corollary 4.1 of arXiv:2110.04995 for each moment.
 
 W = 4.0  # of the variance goes into the step from continuous to discrete: tau(W) is below 1e-33
 NARROWEST_SAMPLED = (

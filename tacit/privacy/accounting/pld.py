@@ -1,22 +1,6 @@
-"""The epsilon of sampled Gaussian releases by privacy loss distributions, with a proven bound on every rounding.
-The losses of independent releases add, so their masses convolve (Koskela, Jälkö, Honkela 2020, arXiv:1906.03049v3): one
-Fourier transform each, powers, one transform back. What the computed number may miss is added before it is inverted:
-1. One step. Its masses' curve is nowhere below the true one (discretised.py), and the curve of a composition
-   is an average, over the losses of all the other steps, of the curve of one: the steps may be exchanged one by one.
-2. Tilt. A transform's errors are as large as its largest mass, and delta may be far smaller. So every mass at loss x is
-   multiplied by e^(tilt x) first (and scaled to sum 1), and the sum's masses are multiplied back: e^(tilt x) of a sum is
-   the product of the steps'. With the tilt of Chernoff's bound at delta, the losses that matter become the common ones.
-3. Window. Losses above it have, tilted, a mass below TAIL by Chernoff's bound; multiplied back they count as infinite. Those
-   below it matter to no epsilon inside, and none below is answered. The transform is circular: what leaves on one side
-   comes in at the other, where it only adds.
-4. Transform. Along the only path from an input to an output every butterfly is one product and one sum, so that each
-   output is off by at most BUTTERFLY log2(N) u times the sum of |inputs| (Higham 2002, Accuracy and Stability, section 24.1:
-   a weight off by 4 u, a product by sqrt(2) gamma_2, a sum by u; N is a power of two). So |f' - f| <= d in each frequency.
-5. Powers. |f'^T - f^T| <= T d a^(T-1) with a = |f'| + d; a power by squaring is T - 1 products of relative error PRODUCT u.
-   Together, for several kinds of steps: at most the product of the a^T times expm1(sum of T (d / a + PRODUCT u)).
-6. Back. Each mass is off by at most the mean of the frequencies' errors, and by 4 again. That bound is added to every mass
-   (and a negative mass is 0 first: the truth is not below 0).
-7. Sums. n terms of one sign have a relative error of at most n u."""
+"""The epsilon of sampled Gaussian releases by privacy loss distributions (arXiv:1906.03049v3): masses on a grid, convolved by
+Fourier transforms. What rounding may take is bounded and added before the number is inverted; docs/derivations.md shows it in
+the seven points that are named here."""
 
 import math
 from collections.abc import Iterable

@@ -1,8 +1,6 @@
 """From what was released to an epsilon, never below the truth; and from a budget to the noise, or the releases, that keep it.
-- Gaussian releases without sampling compose in closed form; with sampling the least of three bounds counts: privacy loss
-  distributions (pld.py), Rényi curves (rdp.py), and the closed form of the same releases without sampling.
-- Releases about one side of a split are composed with those about all records, side by side: the largest price counts.
-- Integer sums and the best of many runs: Rényi curves alone."""
+Gaussian releases compose in closed form; with sampling the least of privacy losses (pld.py), Rényi curves (rdp.py) and the
+closed form counts; integer sums have Rényi curves alone. Of releases about sides of a split the largest price counts."""
 
 import json
 import math

@@ -1,11 +1,7 @@
-"""Rényi curves of Gaussian releases, sampled or not, and the epsilon they buy: every rounding upwards.
-
-Poisson sampling at rate q, whole orders (Mironov, Talwar, Zhang 2019, arXiv:1908.10530v1, section 3.3; the means of the
-binomial and of the likelihood ratio, both 1, are taken out, so that only positive terms are left and nothing cancels):
-    exp((a - 1) D_a) = 1 + sum over k >= 2 of C(a, k) q^k (1 - q)^(a - k) (exp(k (k - 1) / 2 z^2) - 1).
-Between whole orders (order - 1) times the divergence is convex, so the
-chord is a bound; dp-accounting's series for any order (0.6.0) is a closer one where its own rounding is below SERIES.
-(dp-accounting's own sums for whole orders round to less than the truth, even below 0, where q/z is small.)"""
+"""Rényi curves of Gaussian releases, sampled or not, and the epsilon they buy: every rounding upwards. Poisson sampling at
+rate q, whole orders (Mironov, Talwar, Zhang 2019, arXiv:1908.10530v1, section 3.3; both means of 1 are taken out, so that
+nothing cancels): exp((a - 1) D_a) = 1 + sum over k >= 2 of C(a, k) q^k (1 - q)^(a - k) (exp(k (k - 1) / 2 z^2) - 1). Between
+whole orders the chord is a bound; dp-accounting's series (0.6.0) is a closer one where its own rounding is below SERIES."""
 
 import logging
 import math

@@ -1,8 +1,6 @@
 """Public cohorts with noise that goes on from round to round: BandMF, Choquette-Choo et al. 2023 (arXiv:2306.08153; Algorithm
-9 for the noise), where sums may depend on what was released before (Denisov et al. 2022, arXiv:2202.08312). S is the clip, z
-the multiplier, w independent standard normals: x + S z C^-1 w is C^-1 (C x + S z w). A client's slots are at least b rounds
-apart, so its columns of C have no row in common: a slot in round t moves rows t .. t + b - 1 of C x by S times a column's
-norm, 1. So each slot is one Gaussian release with multiplier z, and nothing is claimed for chance."""
+9 for the noise), where sums may depend on what was released before (arXiv:2202.08312). A client's slots are at least b rounds
+apart, so each is one Gaussian release with multiplier z (docs/derivations.md); nothing is claimed for chance."""
 
 import math
 from dataclasses import dataclass, field

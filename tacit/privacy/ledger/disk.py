@@ -1,11 +1,7 @@
 """A ledger file: its tables, the secret beside it, how it is opened, and the watermarks that show a lost or older copy.
-
-`facts` says what the file is. `seals` are prices fixed before a run's first release, `charges` (of one client) and `everybody`
-(of all) what was released, each naming its event in `events`; `paid` shows both. `asked` are the queries that a seal pays for
-beside rounds, charged under QUERY. `batches` chain all charges by hashes, and notes of what was released (NOTE). `draws`, `held`
-and `holdings` are what runs must agree on. Whatever follows from rows (the population, attempts, the three last tables) is a hash
-under the key in the secret, a file beside the ledger: whoever has the ledger alone can guess rows and never sees whether a guess
-was right. Assumes: whoever may read the secret is trusted with the rows."""
+Whatever follows from rows (the population, attempts, what runs must agree on) is a hash under the key in the secret: whoever
+has the ledger alone can guess rows and never sees whether a guess was right. Assumes: whoever may read the secret is trusted
+with the rows."""
 
 import datetime
 import fcntl

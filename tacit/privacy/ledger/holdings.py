@@ -1,7 +1,6 @@
-"""Who holds which row, and which rows are held out: the identity of a population whose clients the data itself names. Rows
-may come and go with their client's charges; a row that changes hands, or leaves the protected rows for the test set, is
-refused. Rows are known by a keyed hash of their encoded values and label, and counted: a move is a row that is new with one
-client and missing with another, whether at once or in two steps."""
+"""Who holds which row, and which rows are held out, where the data itself names the clients. Rows may come and go with their
+client's charges; a row that changes hands, or leaves the protected rows for the test set, is refused. A move is a row that is
+new with one client and missing with another, whether at once or in two steps."""
 
 import hashlib
 import sqlite3

@@ -1,8 +1,6 @@
-"""How good a model is on rows that clients held out, from noised counts: what each client answers, and what is made of the
-answers. Of a record one number is asked, or one cell: was it right, of which class was it taken for which, how high was
-its score among its class, how large was its error. Sums of noised counts over clients, weighed by how much each can be
-trusted, give the metric; the interval holds the noise and the choice of rows. All of that is post-processing of noised
-counts and public numbers."""
+"""How good a model is on rows that clients held out, from noised counts. Of a record one number is asked, or one cell; sums
+of noised counts over clients, weighed by how much each can be trusted, give the metric, and the interval holds the noise and
+the choice of rows. All of that is post-processing of noised counts and public numbers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

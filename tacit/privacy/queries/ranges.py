@@ -1,8 +1,6 @@
-"""Ranges of numeric columns from noisy histograms: what every client answers, and what is made of the answers. A column
-without a declared `wide` range is counted in bins whose edges double, from 2^-20 to 2^40 on both sides of zero; else in 64
-equal bins of that range. Of a bin it is asked whether more rows lie in it than noise and a few outliers explain: the range
-is from the lowest such bin to the highest (as in Wilson et al. 2020, arXiv:1909.01917, section 5.1). All of that is made
-of noised counts and public numbers, so it costs nothing more."""
+"""Ranges of numeric columns from noisy histograms: bins whose edges double, from 2^-20 to 2^40 on both sides of zero, or 64
+equal bins of a declared `wide` range. The range is from the lowest bin to the highest that hold more rows than noise and a
+few outliers explain (Wilson et al. 2020, arXiv:1909.01917, section 5.1)."""
 
 import math
 from collections.abc import Mapping, Sequence
