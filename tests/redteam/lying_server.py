@@ -5,10 +5,10 @@ import sqlite3
 from dataclasses import asdict
 
 import tacit
-from tacit.deploy.site.agreement import asked_of
+from tacit.deploy.site.agreement import terms_of
 from tacit.deploy.site.consent import data_digest, departures
 from tacit.deploy.site.limits import make_site
-from tacit.deploy.site.requests import Roster, terms_of
+from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import assemble, clients
 from tacit.experiment.file import dumps
@@ -43,9 +43,7 @@ class Server:
         epsilons, privacy = tuple(population.epsilons.tolist()), chosen.privacy
         self.roster = Roster(population.names, sizes, epsilons, privacy.run_delta, privacy.unit_kept)
         self.parts = assemble(chosen, clients(chosen)[0], self.roster.population((1, 8, 8)))
-        event = self.parts.algorithm.cost(self.parts.population[0])
-        told = {"epsilon": 1.0, "rounds": 3, "parameters": self.parts.params.numel(), "frozen": self.parts.frozen}
-        self.terms = asdict(terms_of(event, **told, asked=asked_of(self.parts, 0)))
+        self.terms = asdict(terms_of(self.parts, self.parts.population[0], epsilon=1.0))
 
     def restart(self):
         self.site = Site(self.folder)

@@ -12,9 +12,9 @@ from redteam.test_counts import counts, killed
 
 import tacit
 from tacit.deploy.site import replies
-from tacit.deploy.site.agreement import accept, asked_of
+from tacit.deploy.site.agreement import accept, terms_of
 from tacit.deploy.site.limits import allow, make_site, read_limits
-from tacit.deploy.site.requests import Roster, terms_of
+from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.rows import public_rows
 from tacit.deploy.site.site import UNSAID
 from tacit.engine.assemble import assemble
@@ -58,9 +58,7 @@ class Ranging(Server):
         self.roster = Roster(("client-0", "client-1"), (size, 70), EPSILONS, self.experiment.privacy.run_delta)
         rows = public_rows(self.experiment)
         self.parts = assemble(self.experiment, rows, self.roster.population((2,)), place="server")
-        event = self.parts.algorithm.cost(self.parts.population[0])
-        told = {"epsilon": EPSILONS[0], "rounds": 3, "parameters": self.parts.params.numel()}
-        self.terms = asdict(terms_of(event, **told, frozen=self.parts.frozen, asked=asked_of(self.parts, 0)))
+        self.terms = asdict(terms_of(self.parts, self.parts.population[0], epsilon=EPSILONS[0]))
 
     def count(self, query="ranges", body=b""):
         return self.ask(body, kind="count", run=RUN, query=query)[1]

@@ -25,10 +25,10 @@ from tacit.deploy.server.opening import Sites
 from tacit.deploy.server.queries import AtSites, known, learn, was_asked, with_ranges
 from tacit.deploy.server.registration import LOOK_SECONDS, Call, Registration, call_of, registered_sites
 from tacit.deploy.server.trainer import OverGrid, Status
-from tacit.deploy.site.agreement import asked_of, record_of
+from tacit.deploy.site.agreement import record_of, terms_of
 from tacit.deploy.site.consent import refuse_undeployable, refuse_unpinned
 from tacit.deploy.site.keys import seals_of
-from tacit.deploy.site.requests import Roster, Terms, sent, terms_of
+from tacit.deploy.site.requests import Roster, sent
 from tacit.deploy.site.rows import public_rows, shape
 from tacit.engine.assemble import Parts, assemble
 from tacit.engine.history import History, finish, note_clients
@@ -232,7 +232,8 @@ def _serve(
     seals = seals_of(experiment, call.keys, **where, opening=sites.opening, legs=sites.legs)
     parts = assemble(experiment, rows, population, place="server", seals=seals)
     folder.write("experiment.toml", parts.ruled.toml().encode())
-    terms = _terms(parts)
+    everybody = (parts.population[index] for index in range(len(parts.population)))
+    terms = {client.index: terms_of(parts, client, epsilon=client.budget.epsilon) for client in everybody}
     parts.algorithm.init(parts.params)  # a rule that cannot weigh these sites says so before they are asked to agree
     # not before: declarations that no run can be made of must not outlive the start that they ended
     store.write(folder.path / SITES, json.dumps(roster.record(), indent=1).encode())
@@ -306,20 +307,6 @@ def _roster(experiment: Experiment, sites: Sequence[str], facts: dict[str, dict[
         epsilons = [min(epsilons)] * len(epsilons)
     sizes = tuple(int(declared["examples"]) for declared in present)
     return Roster(tuple(sites), sizes, tuple(epsilons), privacy.run_delta, privacy.unit_kept)
-
-
-def _terms(parts: Parts) -> dict[int, Terms]:
-    common = {"rounds": parts.experiment.train.rounds, "parameters": parts.params.numel(), "frozen": parts.frozen}
-    everybody = [parts.population[index] for index in range(len(parts.population))]
-    return {
-        client.index: terms_of(
-            parts.algorithm.cost(client),
-            epsilon=client.budget.epsilon,
-            asked=asked_of(parts, client.index),
-            **common,
-        )
-        for client in everybody
-    }
 
 
 def _releases(parts: Parts, ledger: Ledger | None, folder: Folder) -> int:

@@ -28,7 +28,7 @@ from tacit.deploy.site.canaries import with_own_canaries
 from tacit.deploy.site.consent import OWN_FILES, proposed, read_experiment
 from tacit.deploy.site.keys import seals_of
 from tacit.deploy.site.limits import Allowed, Demand, Limits, hold
-from tacit.deploy.site.requests import MOST_COLUMNS, Roster, Terms, ranges_of, terms_of
+from tacit.deploy.site.requests import MOST_COLUMNS, Roster, Terms, ranges_of
 from tacit.deploy.site.rows import HeldOut, own_model, read_rows, shape
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, assemble
@@ -39,6 +39,7 @@ from tacit.errors import BadInput, LedgerError, Refusal, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, RANGES, STATS, shares
 from tacit.parts import models, tasks
+from tacit.privacy.accounting import price
 from tacit.privacy.ledger import disk
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.queries.ranges import Range, asked_ranges
@@ -116,15 +117,7 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
     budget = Budget(limits.epsilon, privacy.run_delta, limits.unit)
     client = Client(index, name, budget, rows.x, rows.y, rows_digest(rows.x, rows.y))
     public = replace(client, budget=replace(budget, epsilon=epsilon))  # the budget that everybody knows
-    terms = terms_of(
-        parts.algorithm.cost(client),
-        epsilon=epsilon,
-        rounds=train.rounds,
-        parameters=parts.params.numel(),
-        frozen=parts.frozen,
-        asked=asked_of(parts, index),
-    )
-    agreed = Agreement(run, text, roster.record(), terms)
+    agreed = Agreement(run, text, roster.record(), terms_of(parts, client, epsilon=epsilon))
     about = None
     if counted is not None:
         about = replace(public, x=counted.x, y=counted.y, digest=rows_digest(counted.x, counted.y))
@@ -133,16 +126,23 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
     return Accepted(site, agreed, limits, parts, client, trainer, ledger, held, about)
 
 
-def asked_of(parts: Parts, index: int) -> dict[str, DpEvent | None]:
-    """The queries that a client answers beside training, each with its price, as which its noise can be drawn. Raises: Refused."""
+def terms_of(parts: Parts, client: Client, *, epsilon: float) -> Terms:
+    """What one round asks of a client, and each query that it answers beside training, as which its noise can be drawn; what is not
+    priced costs nothing. Raises: Refused."""
     try:
         for query, asked in ((EVALUATION, judged_by), (STATS, columns_asked), (RANGES, ranges_asked)):
             if (one := asked(parts.experiment, parts.dataset)) is not None:
-                parts.plan.queries.mechanism(query, index, l2_squared=one.l2_squared, cells=one.cells)
+                parts.plan.queries.mechanism(query, client.index, l2_squared=one.l2_squared, cells=one.cells)
     except BadInput as error:
         raise Refused(f"What the experiment asks beside training cannot be answered: {error}") from None
-    priced = parts.plan.queries.events(index)
-    return {query: priced.get(query) for query in shares(parts.experiment)}
+
+    def text(event: DpEvent | None) -> str:
+        return "" if event is None else price.to_text(event)
+
+    priced, rounds = parts.plan.queries.events(client.index), parts.experiment.train.rounds
+    queries = {query: text(priced.get(query)) for query in sorted(shares(parts.experiment))}
+    event, asked = text(parts.algorithm.cost(client)), json.dumps(queries) if queries else ""
+    return Terms(event, epsilon, rounds, parts.params.numel(), parts.frozen, asked)
 
 
 def longest_question(agreed: Agreement) -> int:

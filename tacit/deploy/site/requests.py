@@ -4,20 +4,16 @@ A request is a JSON object with a `kind` and exactly the parts of that kind; tex
 range, runs are named as folders may be. What it says may still be refused."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, get_args
 
 import numpy as np
 import torch
-from dp_accounting import DpEvent
 
 from tacit import wire
 from tacit.data.population import Population
 from tacit.deploy.site.layout import RUN_NAME
 from tacit.errors import BadInput, Refused
-from tacit.privacy.accounting import price
-from tacit.privacy.ledger.ledger import NOTHING_ASKED
 from tacit.privacy.queries.ranges import Range
 from tacit.types import Message, Unit
 from tacit.wire import all_finite, pack, unpack
@@ -60,24 +56,6 @@ class Terms:
             wire.text(frozen, what="The hash of what does not train", most=MOST_HASH),
             wire.text(asked, what="The price of the queries", most=MOST_EVENT),
         )
-
-
-def terms_of(
-    event: DpEvent | None,
-    *,
-    epsilon: float,
-    rounds: int,
-    parameters: int,
-    frozen: str = "",
-    asked: Mapping[str, DpEvent | None] = NOTHING_ASKED,
-) -> Terms:
-    """The terms of a client whose round costs `event`, and its answer to each query what `asked` says; None costs nothing."""
-
-    def text(event: DpEvent | None) -> str:
-        return "" if event is None else price.to_text(event)
-
-    queries = {query: text(asked[query]) for query in sorted(asked)}
-    return Terms(text(event), epsilon, rounds, parameters, frozen, json.dumps(queries) if queries else "")
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
-from tacit.deploy.site.agreement import Accepted, accept, asked_of
+from tacit.deploy.site.agreement import Accepted, accept, terms_of
 from tacit.deploy.site.consent import OWN_FILES, refuse_paths, refuse_undeployable
 from tacit.deploy.site.keys import make_keys
 from tacit.deploy.site.limits import make_site
-from tacit.deploy.site.requests import Roster, terms_of
+from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.site import Site
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts
@@ -110,15 +110,7 @@ def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple
         return replace(accepted, trainer=trainers.alone(changed, {k: client}))
 
     site = Site(home / name, accepting=probed)
-    terms = terms_of(
-        parts.algorithm.cost(p[index]),
-        epsilon=epsilons[index],
-        rounds=rounds,
-        parameters=parts.params.numel(),
-        frozen=parts.frozen,
-        asked=asked_of(parts, index),
-    )
-    run = {"run": uuid.uuid4().hex, "terms": asdict(terms)}
+    run = {"run": uuid.uuid4().hex, "terms": asdict(terms_of(parts, p[index], epsilon=epsilons[index]))}
     agree = {"kind": "agree", "experiment": experiment.toml(), "roster": roster.record()}
     site.answer(run | agree | ({"releases": rounds} if parts.plan.sampler.charges_all else {}), b"")
     return site, run

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import tacit
 from tacit.cli.app import app
 from tacit.deploy.operate.remaining import declared_roster, price_of_runs
-from tacit.deploy.site.requests import terms_of
+from tacit.deploy.site.agreement import terms_of
 from tacit.deploy.site.rows import public_rows, shape
 from tacit.deploy.site.site import Site
 from tacit.engine.assemble import assemble
@@ -59,8 +59,7 @@ def trained_once(federation):
     (roster, _), rows = declared_roster(federation, experiment), public_rows(experiment)
     population = roster.population(shape(rows))
     parts = assemble(experiment, rows, population, place="server")
-    numbers = {"rounds": 2, "parameters": parts.params.numel(), "frozen": parts.frozen, "asked": {}}
-    terms = asdict(terms_of(parts.algorithm.cost(parts.population[0]), epsilon=1.0, **numbers))
+    terms = asdict(terms_of(parts, parts.population[0], epsilon=1.0))
     site, run = Site(federation.site("client-0")), "0" * 32
     asked = {"run": run, "experiment": experiment.toml(), "roster": roster.record(), "terms": terms}
     site.answer({"kind": "agree", **asked}, b"")
