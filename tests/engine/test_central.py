@@ -12,7 +12,7 @@ from torch import nn
 from trained import changed, same_model, weights
 
 import tacit
-from tacit.engine import loop as loop_module
+from tacit.engine import evaluate as evaluate_module
 from tacit.engine import trainers
 from tacit.engine.loop import BudgetTracker
 from tacit.errors import BadInput
@@ -117,7 +117,7 @@ def test_the_noise_that_reaches_the_model_is_the_noise_that_was_priced(tmp_path)
 
 
 def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_are(tmp_path, monkeypatch):
-    real = loop_module.receive_any
+    real = evaluate_module.receive_any
 
     def poisoned(raw):
         message = real(raw)
@@ -126,7 +126,7 @@ def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_
         return message
 
     whole = tacit.run(central(), out=tmp_path / "whole")
-    monkeypatch.setattr(loop_module, "receive_any", poisoned)
+    monkeypatch.setattr(evaluate_module, "receive_any", poisoned)
     history = tacit.run(central(), out=tmp_path / "poisoned")
     refused = [name for record in history.rounds for name in record["refused"]]
     assert refused
@@ -137,8 +137,8 @@ def test_broken_and_missing_answers_leave_the_guarantee_and_the_divisor_as_they_
 
 
 def test_bytes_that_are_no_message_are_refused_and_the_run_goes_on(tmp_path, monkeypatch):
-    real = loop_module.receive_any
-    monkeypatch.setattr(loop_module, "receive_any", lambda raw: real(raw[: len(raw) // 2]))
+    real = evaluate_module.receive_any
+    monkeypatch.setattr(evaluate_module, "receive_any", lambda raw: real(raw[: len(raw) // 2]))
     history = tacit.run(central(), out=tmp_path)
     assert all(set(record["refused"]) <= {"unreadable"} for record in history.rounds)
     assert history.summary["rounds"] == 5

@@ -13,7 +13,7 @@ import tacit
 from tacit.crypto import keys
 from tacit.crypto.keys import generate
 from tacit.crypto.proofs import proof_bytes
-from tacit.engine import loop as loop_module
+from tacit.engine import evaluate as evaluate_module
 from tacit.errors import BadInput, KeyRefused, NeedsRows
 from tacit.privacy.accounting import price
 from tacit.privacy.plan import kind_of
@@ -186,13 +186,13 @@ def test_rules_that_need_rows_are_refused_with_the_names_of_those_that_work(summ
 
 
 def test_too_few_reports_leave_the_model_as_it_is_and_the_charge_stands(summed, tmp_path, monkeypatch):
-    real = loop_module.receive_any
+    real = evaluate_module.receive_any
 
     def lost(raw):
         message = real(raw)
         return message if message.sender != "client-1" else type(message)("client-1", {}, {"failed": "no answer"})
 
-    monkeypatch.setattr(loop_module, "receive_any", lost)
+    monkeypatch.setattr(evaluate_module, "receive_any", lost)
     history = tacit.run(summed(), out=tmp_path / "all")
     assert [record["opened"] for record in history.rounds] == [0] * 4
     assert "no answer" in history.rounds[0]["refused"]["client-1"]

@@ -10,7 +10,7 @@ import torch
 from trained import weights
 
 import tacit
-from tacit.engine import loop, trainers
+from tacit.engine import evaluate, trainers
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.errors import BadInput, PartFailed
 
@@ -111,7 +111,7 @@ def test_a_round_of_many_clients_holds_a_few_updates_at_a_time(small, tmp_path, 
         return receive
 
     for name in ("receive", "receive_any"):
-        monkeypatch.setattr(loop, name, counted(getattr(loop, name)))
+        monkeypatch.setattr(evaluate, name, counted(getattr(evaluate, name)))
     many = {"data": {"clients": 40, "examples_per_client": 5}, "train": {"rounds": 1, "clients_per_round": 40}}
     tacit.run(small(**many, privacy=privacy, run={"workers": 1}), out=tmp_path, page=False)
     assert len(most) > 10

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from trained import Stop, same_model, stop_after, weights
 
 import tacit
+from tacit.engine import evaluate as evaluate_module
 from tacit.engine import loop as loop_module
 from tacit.engine import trainers
 from tacit.engine.ledgers import open_ledger
@@ -293,7 +294,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_client_and_round_and_keeps_t
 
 
 def test_divergence_in_a_later_round_keeps_the_last_good_checkpoint(small, tmp_path, monkeypatch):
-    real = loop_module.receive
+    real = evaluate_module.receive
 
     def poisoned(raw, *, round):
         message = real(raw, round=round)
@@ -301,7 +302,7 @@ def test_divergence_in_a_later_round_keeps_the_last_good_checkpoint(small, tmp_p
             message.tensors["update"][0] = float("nan")
         return real(pack(message), round=round)
 
-    monkeypatch.setattr(loop_module, "receive", poisoned)
+    monkeypatch.setattr(evaluate_module, "receive", poisoned)
     with pytest.raises(TrainingDiverged, match=r"Client client-0 sent a update that is not finite in round 3"):
         tacit.run(small(), out=tmp_path)
     kept = load_file(tmp_path / CHECKPOINT)
