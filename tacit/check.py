@@ -68,9 +68,8 @@ def one_of(options: Iterable[str], **values: str) -> None:
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
-    """The hint " Did you mean 'x'?" for the closest option, whatever its capitals, or nothing where none is near.
-
-    Near is what a slip of the hand makes of a name, a name that the other begins with, or the one whose words begin so.
+    """The hint " Did you mean 'x'?" for the closest option, whatever its capitals, or nothing where none is near. Near is what
+    a slip of the hand makes of a name, a name that the other begins with, or the one whose words begin so.
 
     >>> nearest("AGE", ["sex", "age", "Average"]), nearest("lr", ["rounds", "learning_rate"])
     (" Did you mean 'age'?", " Did you mean 'learning_rate'?")
@@ -133,9 +132,8 @@ NO_TYPE = ("string_pattern_mismatch", "string_too_short", "string_too_long", "mu
 
 
 def sentence(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
-    """The first problem of values that were held against `model`: a key that is not known before all others.
-
-    `values` are what was read: of a problem's place only what stands in them is repeated.
+    """The first problem of values that were held against `model`: a key that is not known before all others. `values` are what
+    was read: of a problem's place only what stands in them is repeated.
 
     >>> class File(BaseModel):
     ...     rounds: int = 3

@@ -19,10 +19,8 @@ class BadInput(TacitError, ValueError):
 
 
 class BadData(BadInput):
-    """A data file that is missing, truncated, or holds what it must not hold.
-
-    `cell` is what the message quotes of the data, and `hint` a last sentence that does; `discreet` is the message without them,
-    for logs.
+    """A data file that is missing, truncated, or holds what it must not hold. `cell` is what the message quotes of the data,
+    and `hint` a last sentence that does; `discreet` is the message without them, for logs.
 
     >>> BadData("line 2 holds 'flu', which is no number", cell="flu").discreet
     'line 2 holds a value that is not repeated here, which is no number'

@@ -75,10 +75,9 @@ def _marked(module: Path) -> list[str]:
 
 
 def find(room: str, name: str, *, key: str) -> Factory:
-    """The factory that a name stands for; `key` is where the name was said. This imports its module.
-
-    Raises BadInput for a name that no file in the room has, a module that cannot be imported, what cannot be called, and a part
-    that was passed from Python and is not here any more.
+    """The factory that a name stands for; `key` is where the name was said. This imports its module. Raises BadInput for a name
+    that no file in the room has, a module that cannot be imported, what cannot be called, and a part that was passed from
+    Python and is not here any more.
 
     >>> find("tacit.algorithms.rules", "mean", key="aggregate.rule").__name__
     'mean'
@@ -167,10 +166,9 @@ def typed(
     given: Iterable[str] = (),
     keys: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The values with the types that the factory's options have, without calling it.
-
-    `table` is the table of the experiment that they stand in, and `keys` are that table's own keys. Raises BadInput for a key
-    that is no option, a value of another type, and an option that is missing.
+    """The values with the types that the factory's options have, without calling it. `table` is the table of the experiment
+    that they stand in, and `keys` are that table's own keys. Raises BadInput for a key that is no option, a value of another
+    type, and an option that is missing.
 
     >>> def trimmed(*, beta: float): ...
     >>> typed(trimmed, {"beta": 1}, table="aggregate")
@@ -258,10 +256,8 @@ def search_here() -> None:
 
 
 def only_installed() -> None:
-    """Takes back the current folder, where `python -m` has put it: what lies around where a site is started is not code.
-
-    One that PYTHONPATH names was asked for, and stays.
-    """
+    """Takes back the current folder, where `python -m` has put it: what lies around where a site is started is not code. One
+    that PYTHONPATH names was asked for, and stays."""
     asked_for = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if sys.path and sys.path[0] in ("", os.getcwd()) and os.getcwd() not in asked_for:
         del sys.path[0]

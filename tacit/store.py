@@ -17,11 +17,9 @@ OWNER = 0o600  # the mode of a file that nobody but its owner may read
 
 
 def write(path: Path, content: bytes, *, mode: int | None = None, sync_name: bool = False) -> None:
-    """Writes a file, in the place of one that stands. Assumes one writer at a time. Raises: OSError.
-
-    Guarantee: a crash leaves the old content or the new one, whole; with a `mode` nobody else can read it at any moment, whatever
-    the umask. Without one, a file in a folder that is closed to others is its owner's. `sync_name` has its name reach the disk too.
-    """
+    """Writes a file, in the place of one that stands. Assumes one writer at a time. Raises: OSError. Guarantee: a crash leaves
+    the old content or the new one, whole; with a `mode` nobody else can read it at any moment, whatever the umask. Without one,
+    a file in a folder that is closed to others is its owner's. `sync_name` has its name reach the disk too."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     closed = not path.parent.stat().st_mode & 0o077
@@ -32,10 +30,9 @@ def write(path: Path, content: bytes, *, mode: int | None = None, sync_name: boo
 
 
 def create(path: Path, content: bytes, *, mode: int = OWNER) -> bool:
-    """Writes a file that does not exist yet; False where one stands, which is left as it is, and is not opened. Raises: OSError.
-
-    Guarantee: of two processes at once one succeeds; a crash leaves the whole file or none; on return it has reached the disk.
-    """
+    """Writes a file that does not exist yet; False where one stands, which is left as it is, and is not opened. Raises:
+    OSError. Guarantee: of two processes at once one succeeds; a crash leaves the whole file or none; on return it has reached
+    the disk."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         _fill(temporary, content, mode)

@@ -103,11 +103,9 @@ class Message:
 @dataclass(frozen=True)
 class State:
     """What the server needs next round: the model's parameters as one vector, and what its parts remember, each for itself.
-
     `memory` is the rule's (central DP, which has no rule, keeps its clip there), `optimizer` that of the server's optimiser.
     `average` is the running mean of the parameters over rounds, where the experiment asks for one; `control` are SCAFFOLD's
-    control variates, the server's and every client's.
-    """
+    control variates, the server's and every client's."""
 
     params: "torch.Tensor" = field(repr=False)
     memory: "dict[str, torch.Tensor]" = field(default_factory=dict, repr=False)
@@ -133,11 +131,8 @@ class State:
 
 @dataclass(frozen=True)
 class Others:
-    """What a run and the others of its ledger promise together, by the rule that is named.
-
-    `runs` promise the same unit and are counted; `apart` promise the other one and are not. `epsilon` is that of the client that
-    has spent most, at `delta`.
-    """
+    """What a run and the others of its ledger promise together, by the rule that is named. `runs` promise the same unit and are
+    counted; `apart` promise the other one and are not. `epsilon` is that of the client that has spent most, at `delta`."""
 
     runs: int
     apart: int
@@ -148,10 +143,8 @@ class Others:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """An epsilon with everything that makes it a statement: for whom, against whom, under which change.
-
-    `epsilon` is what was really spent by each client in this run: the smallest, the median and the largest.
-    """
+    """An epsilon with everything that makes it a statement: for whom, against whom, under which change. `epsilon` is what was
+    really spent by each client in this run: the smallest, the median and the largest."""
 
     unit: Unit
     adversary: str

@@ -259,10 +259,9 @@ def receive_any(raw: bytes) -> Message:
 
 
 def all_finite(tensor: "torch.Tensor") -> bool:
-    """Whether every number of a tensor is finite, in one pass where it is: a sum is finite only if all its terms are.
-
-    Finite numbers can have an infinite sum; those are looked at one by one. For what others may see, not for a client's secrets:
-    how long it takes depends on the numbers.
+    """Whether every number of a tensor is finite, in one pass where it is: a sum is finite only if all its terms are. Finite
+    numbers can have an infinite sum; those are looked at one by one. For what others may see, not for a client's secrets: how
+    long it takes depends on the numbers.
 
     >>> import torch
     >>> all_finite(torch.tensor([3e38, 3e38])), all_finite(torch.tensor([torch.inf, -torch.inf]))

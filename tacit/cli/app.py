@@ -50,10 +50,8 @@ def top(
 
 
 def _usage(error: UsageError) -> str:
-    """What was wrong with the command; where an option is really a setting, how settings are given.
-
-    A command without settings says instead what it takes.
-    """
+    """What was wrong with the command; where an option is really a setting, how settings are given. A command without settings
+    says instead what it takes."""
     said = re.sub(r"(\s*Did you mean '[^']*'\?)\1+", r"\1", error.format_message().rstrip("."))
     name = str(getattr(error, "option_name", "") or "").lstrip("-").replace("-", "_")
     context = error.ctx

@@ -39,10 +39,8 @@ def plan_command(
     ] = None,
     settings: Settings = None,
 ) -> None:
-    """Price noise before anything runs: of an experiment, or of numbers.
-
-    Of the numbers one of epsilon, noise_multiplier and steps is left out and computed.
-    """
+    """Price noise before anything runs: of an experiment, or of numbers. Of the numbers one of epsilon, noise_multiplier and
+    steps is left out and computed."""
     words = what or []
     sources = [word for word in words if "=" not in word or Path(word).exists()]
     if len(sources) > 1:

@@ -86,9 +86,8 @@ def compare_command(
     ] = None,
 ) -> None:
     """Run every combination of settings with several seeds, and put the results side by side, with what they cost in total.
-
-    With --set privacy.ledger=FILE all runs share one ledger. The exit code is 1 if a run failed; the others are in the table.
-    """
+    With --set privacy.ledger=FILE all runs share one ledger. The exit code is 1 if a run failed; the others are in the
+    table."""
     said = attack_options(having or [], attack)
     check_resume(out, resume=resume, force=False, what="comparison")
     named = [one.partition("=")[2] for one in settings or [] if one.startswith(LEDGER)]

@@ -58,11 +58,9 @@ def audit_command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the audit's own randomness.")] = 0,
 ) -> None:
-    """Hold what is promised against what was released (a run's folder, with canaries) or what the code does (an experiment).
-
-    An experiment's noise, clip and sampling rate are audited as run, without training to the end. The exit code is 3 if a claim is
-    rejected.
-    """
+    """Hold what is promised against what was released (a run's folder, with canaries) or what the code does (an experiment). An
+    experiment's noise, clip and sampling rate are audited as run, without training to the end. The exit code is 3 if a claim is
+    rejected."""
     names = what or []
     experiments = [name for name in names if name in shipped() or Path(name).is_file()]
     if not experiments:
@@ -136,9 +134,7 @@ def attack_command(
     jobs: Jobs = None,
 ) -> None:
     """Attack an experiment in a simulation: what somebody learns who sees models or updates. No epsilon covers the result.
-
-    --with models=12 is how many models membership trains (even, 6 or more), or games that property plays.
-    """
+    --with models=12 is how many models membership trains (even, 6 or more), or games that property plays."""
     plugin.refuse_unknown("tacit.lab.attacks", name, key="the attack")
     options = options_of(having or [])
     if jobs is not None:

@@ -293,9 +293,8 @@ def in_words(scene: Scene, kind: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Among:
-    """Local training of all clients: `honest` is the algorithm's own, which honest clients run untouched.
-    `plain` is training without noise, for malicious clients under local DP that add none; they state the noise `stated` for them
-    all the same."""
+    """Local training of all clients: `honest` is the algorithm's own, which honest clients run untouched. `plain` is training
+    without noise, for malicious clients under local DP that add none; they state the noise `stated` for them all the same."""
 
     honest: Any
     malice: Malice

@@ -293,12 +293,10 @@ def chance(device: torch.device, seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class InStep:
-    """DP-SGD of clients that take as many steps, from `theta` (Algorithm 2, lines 8-15, of arXiv:2009.03561).
-
-    Guarantee: that of each client's mechanism. It samples and noises here as in `dp_sgd`; the sums are labelled with the clip that
-    bounded them, and a mechanism made for another one refuses. Where noise is drawn on the device, its deviation is read off the
-    mechanism whose event is charged (`row_noise`); any other mechanism than `SampledGaussian` noises each client itself.
-    """
+    """DP-SGD of clients that take as many steps, from `theta` (Algorithm 2, lines 8-15, of arXiv:2009.03561). Guarantee: that
+    of each client's mechanism. It samples and noises here as in `dp_sgd`; the sums are labelled with the clip that bounded
+    them, and a mechanism made for another one refuses. Where noise is drawn on the device, its deviation is read off the
+    mechanism whose event is charged (`row_noise`); any other mechanism than `SampledGaussian` noises each client itself."""
 
     trainer: Stacked
     local: DpSgd  # of the round

@@ -114,9 +114,8 @@ class Ridges:
 
 
 def principal(rows: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-    """The rows' principal axes [columns, axes], as far as they tell anything, and the mean squares along them.
-    From the centre a ridge moves along these axes alone. Of many rows with many columns the columns are taken as they are (None).
-    """
+    """The rows' principal axes [columns, axes], as far as they tell anything, and the mean squares along them. From the centre
+    a ridge moves along these axes alone. Of many rows with many columns the columns are taken as they are (None)."""
     count, columns = rows.shape
     if min(count, columns) > MOST_SIDE:
         return None, np.square(rows).mean(0)

@@ -258,10 +258,8 @@ def _privacy(files: RunFiles, *, quick: bool) -> tuple[dict[str, Any] | None, di
 
 
 def dropped(records: Sequence[dict[str, Any]], *, planned: int, last: dict[str, int]) -> list[list[Any]]:
-    """[first round missed, names] of clients that ran out of budget before the planned end.
-
-    `last` is the last round that each was charged for; who never was could not pay for the first.
-    """
+    """[first round missed, names] of clients that ran out of budget before the planned end. `last` is the last round that each
+    was charged for; who never was could not pay for the first."""
     found: dict[int, list[str]] = {}
     for name in dict.fromkeys(str(name) for record in records for name in record.get("dropped") or []):
         if (missed := last.get(name, -1) + 2) <= planned:

@@ -129,10 +129,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(folders: Sequence[Path], *, port: int, ready: Callable[[str, Path], None]) -> None:
-    """Serves until Ctrl-C. `ready` is called with the address, and a file (0600) that leads a browser to it.
-
-    Raises: BadInput first if the folders cannot be shown, or the first of them cannot be written to.
-    """
+    """Serves until Ctrl-C. `ready` is called with the address, and a file (0600) that leads a browser to it. Raises: BadInput
+    first if the folders cannot be shown, or the first of them cannot be written to."""
     collect(folders, live=True)
     with Server(folders, port=port) as server, suppress(KeyboardInterrupt):
         link, page = folders[0] / LINK, folders[0] / PAGE
@@ -159,10 +157,8 @@ SHARE = 20  # and this many times what the last one took
 
 @contextlib.contextmanager
 def page_meanwhile(folder: Path, observe: Observer | None, *, opened: bool = True) -> Iterator[Observer]:
-    """An observer that also keeps the folder's page; what raises within leaves a last one.
-
-    Where the folder is not `opened` yet, it may hold another run, and whoever opens it makes the first page (`Pages.begin`).
-    """
+    """An observer that also keeps the folder's page; what raises within leaves a last one. Where the folder is not `opened`
+    yet, it may hold another run, and whoever opens it makes the first page (`Pages.begin`)."""
     pages = Pages(folder)
     if opened:
         pages.begin()

@@ -253,10 +253,8 @@ def paired(entries: Sequence[Entry]) -> dict[str, Any] | None:
 
 
 def homes(entries: Sequence[Entry], *, metric: str) -> dict[str, Any] | None:
-    """What clients have alone, from the global model and from their own, setting by setting; None where no run was asked for it.
-
-    From raw rows: no epsilon covers it.
-    """
+    """What clients have alone, from the global model and from their own, setting by setting; None where no run was asked for
+    it. From raw rows: no epsilon covers it."""
     told = [(one.label, [found for run in one.ended if (found := results.told(run))]) for one in entries]
     rows = [(label, found) for label, found in told if found]
     if not rows:
@@ -271,10 +269,8 @@ def homes(entries: Sequence[Entry], *, metric: str) -> dict[str, Any] | None:
 
 
 def by_client(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The same client by client, run by run, beside each epsilon, by the headline metric: no epsilon covers it.
-
-    Seeds are apart, because another seed may deal rows out to other clients; as many runs as keep the page small.
-    """
+    """The same client by client, run by run, beside each epsilon, by the headline metric: no epsilon covers it. Seeds are
+    apart, because another seed may deal rows out to other clients; as many runs as keep the page small."""
     found, left = list[dict[str, Any]](), MOST_ROWS
     for one in entries:
         for run in one.ended:

@@ -37,10 +37,8 @@ FIRST, LAST = "base.js", "live.js"
 
 
 def write_page(folders: Sequence[Path], path: Path, *, quick: bool = False) -> None:
-    """Makes the page of a run, a comparison, or several of them; `quick` leaves out prices that take long to compute.
-
-    Raises: BadInput in one sentence, also where another file than a page lies there; then nothing is written.
-    """
+    """Makes the page of a run, a comparison, or several of them; `quick` leaves out prices that take long to compute. Raises:
+    BadInput in one sentence, also where another file than a page lies there; then nothing is written."""
     store.refuse_foreign(path, begins=BEGINS)
     content = render(collect(folders, quick=quick)).encode()
     try:
@@ -138,10 +136,8 @@ def as_json(data: Any) -> str:
 
 
 def cost(folder: Path) -> dict[str, Any]:
-    """What a comparison's runs cost in total: a sum for every promise that they make, and what is in no sum, in words.
-
-    Raises: BadInput where a file of the comparison is damaged.
-    """
+    """What a comparison's runs cost in total: a sum for every promise that they make, and what is in no sum, in words. Raises:
+    BadInput where a file of the comparison is damaged."""
     rows = rows_of(overlay.grid_of(folder)[1], {})
     sums = ledger.together(rows)
     said = {one.sentence for one in sums}

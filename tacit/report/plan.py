@@ -87,11 +87,9 @@ def _span(name: str, value: Any) -> str:
 
 
 def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
-    """One row per budget group of the experiment's clients, after what other runs of the ledger have sealed.
-
-    Raises BadInput where nothing is promised, and for a part (metric, rule, model, loss, writer) or an option that is none;
-    LedgerError where the ledger would refuse a run, and BudgetExhausted where budgets, or what it left of them, pay for no round.
-    """
+    """One row per budget group of the experiment's clients, after what other runs of the ledger have sealed. Raises BadInput
+    where nothing is promised, and for a part (metric, rule, model, loss, writer) or an option that is none; LedgerError where
+    the ledger would refuse a run, and BudgetExhausted where budgets, or what it left of them, pay for no round."""
     metrics.load(tasks.chosen(experiment))
     privacy = experiment.privacy
     ledger = Path(privacy.ledger) if privacy.ledger else None
@@ -124,9 +122,7 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
 
 def refuse_spent(parts: Parts) -> None:
     """Refuses a run that could pay for no round, or not after what other runs of its ledger have sealed, as the plan does.
-
-    Raises: BudgetExhausted, or LedgerError where the ledger would refuse the run whatever is left.
-    """
+    Raises: BudgetExhausted, or LedgerError where the ledger would refuse the run whatever is left."""
     experiment, population, plan, before = parts.experiment, parts.population, parts.plan, parts.before
     if not plan.priced or not (before.runs or experiment.privacy.noise_said):  # noise made for a budget is within it
         return

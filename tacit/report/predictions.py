@@ -58,9 +58,7 @@ class Told:
 @torch.inference_mode()
 def predict_file(predictor: Predictor, path: Path, file: TextIO) -> Told:
     """Predicts the rows of a csv file, whatever the order of its columns, and writes them to an open text file, row for row.
-
-    Raises BadData naming file, line and column, and BadInput where the model does not read columns.
-    """
+    Raises BadData naming file, line and column, and BadInput where the model does not read columns."""
     encoder = predictor.encoder
     if not encoder.columns:
         raise BadInput(

@@ -36,10 +36,8 @@ OTHERS = "SELECT NULLIF(client, ''), TOTAL(epsilon) FROM seals WHERE run != ? AN
 
 @dataclass(frozen=True)
 class Charges:
-    """The charges of one unit: by client and event, those of this run in buckets of `step` rounds; of other runs what they sealed.
-
-    What every client was charged for, drawn or not, stands under EVERYBODY and belongs to each.
-    """
+    """The charges of one unit: by client and event, those of this run in buckets of `step` rounds; of other runs what they
+    sealed. What every client was charged for, drawn or not, stands under EVERYBODY and belongs to each."""
 
     own: dict[str | None, Buckets]
     sealed: dict[str | None, float]
@@ -112,10 +110,8 @@ def stride(planned: int, curves: int) -> int:
 def groups(
     charges: Charges, names: list[str], limits: list[float | None], *, planned: int, done: int
 ) -> list[dict[str, Any]]:
-    """The curves: `rounds` (counted from 1) and `epsilon` spent by then, with the limit and the members they stand for.
-
-    Between two marks the later one is the bound.
-    """
+    """The curves: `rounds` (counted from 1) and `epsilon` spent by then, with the limit and the members they stand for. Between
+    two marks the later one is the bound."""
     chosen, found = _chosen(charges, names, limits) if done else [], []
     every = stride(planned, len(chosen)) // charges.step
     last = (done - 1) // (every * charges.step)
