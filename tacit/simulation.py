@@ -3,7 +3,7 @@
 import copy
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from tacit.engine.release import held
 from tacit.engine.run_files import PERSONAL
 from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, refuse_taken
 from tacit.engine.stacked import stacked
-from tacit.engine.trainers import Hear, Overheard, Trainer
+from tacit.engine.trainers import Pending, Trainer
 from tacit.errors import BadInput, TacitError, TrainingDiverged
 from tacit.experiment import Experiment
 from tacit.experiment.data import CAPPED
@@ -44,6 +44,8 @@ from tacit.report.plan import refuse_spent
 from tacit.report.writers import load_writers, open_writers
 from tacit.training.independence import Unsupported
 from tacit.training.stacked import warm
+from tacit.types import Message
+from tacit.wire import unpack
 
 ONE_PROCESS = (
     "clients are trained in one process: gradients were computed here while another device was in sight, and no fork of this"
@@ -180,6 +182,32 @@ def _refuse_options(section: OpenSection, what: str) -> None:
         raise BadInput(
             f"{section.table()}.{key} is an option of {named!r}, and {what} passed from Python: leave it out."
         )
+
+
+# What the server of a simulation gets, heard by somebody else too: for attacks, which see what their attacker would see.
+
+Heard = Sequence[tuple[int, Message]]  # the index of a client and what it sent, in the order of the cohort
+Hear = Callable[[int, Message, Heard], None]  # of a round: its number, what was broadcast, what was answered
+
+
+@dataclass(frozen=True)
+class Overheard(Trainer):
+    """A trainer with somebody who hears every round, once all of its clients have answered and before the next begins."""
+
+    trainer: Trainer
+    hear: Hear
+
+    def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
+        return self._heard(self.trainer.dispatch(message, round, cohort), message, round, cohort)
+
+    def _heard(self, pending: Pending, message: Message, round: int, cohort: Sequence[int]) -> Pending:
+        answers = []
+        for index, reply in zip(cohort, pending, strict=True):
+            sent = reply[0] if isinstance(reply[0], Message) else unpack(reply[0])
+            kept = {name: tensor.clone() for name, tensor in sent.tensors.items()}  # buffers are used again
+            answers.append((index, Message(sent.sender, kept, dict(sent.facts))))
+            yield reply
+        self.hear(round, message, answers)
 
 
 # `tacit.run`: one experiment from its settings to its history, on this machine.

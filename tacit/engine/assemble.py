@@ -22,8 +22,9 @@ from tacit.data.partition import Shares, client_names, share_out
 from tacit.data.population import Population, coins, populate
 from tacit.data.sources import load
 from tacit.engine.malicious import Malice, Scene, among, in_words, scene_of
-from tacit.engine.release import ClientDerive, Releases, held
+from tacit.engine.release import held
 from tacit.engine.start import Start, start_of
+from tacit.engine.trainers import ClientDerive, Releases
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, read_with

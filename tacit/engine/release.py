@@ -14,34 +14,24 @@ import json
 import os
 import platform
 import sys
-import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 import tacit
-from tacit.algorithms import Rule, Server
 from tacit.data.sources import settings
 from tacit.experiment import Experiment
-from tacit.random import Derive, Stream, from_os, keyed
 from tacit.training.flat import bits
-from tacit.training.fused import DeviceStream
-from tacit.types import Client
 from tacit.wire import digest_of
 
-if TYPE_CHECKING:
-    from tacit.engine.assemble import Parts
-
-FORMAT = "tacit release 1"
 WHERE = {  # where, how fast and under which seal, not what: a sealed run releases the very integers of an unsealed one
     "run": {"workers", "writers", "evaluate_every"},
     "data": {"path", "test_path"},
@@ -56,95 +46,6 @@ RELEASING = (
     "personal", "plugin", "privacy", "random", "store", "training", "types", "wire",
 )  # fmt: skip
 KERNELS = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_", "DNNL_", "OPENBLAS_CORETYPE")
-ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
-
-ClientDerive = Callable[[str, int, Client, str], Stream]  # (question, round, client, purpose)
-
-
-@dataclass(frozen=True, eq=False)
-class Releases:
-    """The digests of one start of a run, of its parts; `start` is this one's."""
-
-    parts: "Parts" = field(repr=False)
-    start: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    @cached_property
-    def common(self) -> str:
-        """What all releases of the run have in common; every party of a deployment knows it."""
-        parts, p = self.parts, self.parts.population
-        sizes, epsilons = (np.ascontiguousarray(part).tobytes() for part in (p.offsets, p.epsilons))
-        clients = digest_of(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
-        own = (repr(parts.model), parts.initial_model_digest, held(self.rule, *named_code(parts.ruled)))
-        code = digest_of(package(), tacit.__version__, torch.__version__, np.__version__, *own)
-        seed, machine = str(parts.experiment.seeds.noise), arithmetic(parts.experiment.run.device)
-        return digest_of(FORMAT, seed, experiment_text(parts.ruled), clients, code, machine, parts.nonce)
-
-    @property
-    def rule(self) -> Rule | None:  # central DP has none
-        server = getattr(self.parts.algorithm, "server", None)
-        return server.rule if isinstance(server, Server) else None
-
-    @property
-    def trainer(self) -> str:
-        at_once = self.parts.together
-        return f"{STACKED} by {at_once}" if at_once else ONE_BY_ONE
-
-    def client(self, client: Client) -> bytes:
-        p = self.parts.population
-        rows = client.digest or p.row_digests[client.index].tobytes()
-        budget = repr((float(p.epsilons[client.index]), p.delta, p.unit))
-        who = (self.common, self.trainer, client.id, str(client.index), budget, self.parts.plan.key(client))
-        return bytes.fromhex(digest_of("client", *who, rows, *self._planted))
-
-    def streams(self) -> ClientDerive:
-        """Every client's randomness: `derive(question, round, client, purpose)`."""
-        if self.parts.experiment.run.randomness == "os":
-            return from_os()
-        self.common  # noqa: B018 - once, before processes fork
-        known: dict[str, Derive] = {}
-
-        def derive(question: str, round: int, client: Client, purpose: str) -> Stream:
-            if client.id not in known:
-                known[client.id] = keyed(self.client(client), kind=self._stream)
-            return known[client.id](question, round, purpose)
-
-        return derive
-
-    def server(self, state: str) -> Derive:
-        """The server's randomness in the round that starts from a state (its digest)."""
-        if self.parts.experiment.run.randomness == "os":
-            return from_os()
-        return keyed(bytes.fromhex(digest_of("server", self.server_key, state)), kind=self._stream)
-
-    @property
-    def _planted(self) -> tuple[str, ...]:
-        """Which of a search's runs it is, and the hash of all coins: canaries move what the rows are asked at."""
-        trial = ("draw", self.parts.trial_id) if self.parts.trial_id else ()
-        return (*trial, self.parts.canaries.commitment) if self.parts.canaries else trial  # without any no bit changes
-
-    @cached_property
-    def _stream(self) -> type[Stream]:
-        on_device = self.parts.experiment.run.device != "cpu"
-        return DeviceStream if on_device and not self.parts.is_deployed else Stream
-
-    @cached_property
-    def server_key(self) -> str:
-        """What the server's randomness is keyed by beside the state: all that a deployed server knows."""
-        return digest_of("server", self.common, self.parts.plan.key(None), *self._planted)
-
-    @cached_property
-    def digest(self) -> str:
-        """Everything that all releases of the run are a function of, but the state: every row, budget and mechanism."""
-        rows = "elsewhere" if self.parts.is_deployed else self.parts.population.digest()
-        trainer = () if self.trainer == ONE_BY_ONE else (self.trainer,)
-        return digest_of("run", self.server_key, self.parts.plan.digest(), rows, *trainer)
-
-    def attempt(self, state: str) -> str:
-        """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""
-        if self.parts.is_deployed and not self.parts.plan.sampler.charges_all:
-            return digest_of("deployment", state)  # sites keep their answers: what is asked again is the same release
-        # whoever answers a deployed server may be others than before its restart, and give another sum
-        return digest_of("attempt", self.digest, state, self.start if self.parts.is_deployed else "")
 
 
 def experiment_text(experiment: Experiment) -> str:

@@ -27,9 +27,8 @@ from tacit.algorithms.record_sums import RecordSums, SecretRecordSums
 from tacit.algorithms.scaffold import correction_of
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts
-from tacit.engine.release import ClientDerive
 from tacit.engine.summed import begin_sums, settle_sums
-from tacit.engine.trainers import Carried, OverTensors, Pending, Task, task, task_of, workspace_of
+from tacit.engine.trainers import Carried, ClientDerive, OverTensors, Pending, Task, task, task_of, workspace_of
 from tacit.errors import TacitError, TrainingDiverged
 from tacit.privacy.local import SampledGaussian, row_noise
 from tacit.privacy.mechanism import TrainingMechanism

@@ -1,36 +1,47 @@
-"""Who trains the clients of a round: one after the other in this process (the slow twin), or in one process per core, with the
-same bytes in the same order; many at once are `engine/stacked.py`, sites `deploy/server/trainer.py`. A trainer is made of
-`Parts` alone. Guarantee asked of every trainer: a client's step is `mechanism.sample`, a sum over exactly the drawn units of
-what `workspace.clip` bounds, labelled with that clip (`Bounded`), then `mechanism.noise`; nothing else leaves the client.
-Whoever changes one of these objects therefore changes what is trained, and `tacit audit` finds out (tacit/lab/audit)."""
+"""The randomness of a round's releases, and who trains its clients: one after the other in this process (the slow twin), or in one
+process per core, with the same bytes in the same order; many at once are `engine/stacked.py`, sites `deploy/server/trainer.py`.
+A trainer is made of `Parts` alone. Guarantee asked of every trainer: a client's step is `mechanism.sample`, a sum over exactly the
+drawn units of what `workspace.clip` bounds, labelled with that clip (`Bounded`), then `mechanism.noise`; nothing else leaves the
+client. Whoever changes one of these objects therefore changes what is trained, and `tacit audit` finds out (tacit/lab/audit)."""
 
+import json
 import mmap
 import multiprocessing
 import os
 import signal
 import traceback
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
-from tacit.algorithms import Algorithm, in_round
+import tacit
+from tacit.algorithms import Algorithm, Rule, Server, in_round
 from tacit.data.population import Population
-from tacit.engine.assemble import Parts
-from tacit.engine.release import ClientDerive
+from tacit.engine import release
 from tacit.errors import TacitError, TrainingDiverged
+from tacit.random import Derive, Stream, from_os, keyed
 from tacit.store import cores, forks
 from tacit.training.flat import beside
+from tacit.training.fused import DeviceStream
 from tacit.training.sgd import Workspace, workspace
 from tacit.types import Client, Message
 from tacit.wire import digest_of, pack, unpack
 
+if TYPE_CHECKING:
+    from tacit.engine.assemble import Parts
+
+FORMAT = "tacit release 1"
+ONE_BY_ONE, STACKED = "one by one", "stacked"  # trainers that give other bits
+ClientDerive = Callable[[str, int, Client, str], Stream]  # (question, round, client, purpose)
 Reply = tuple[bytes, dict[str, float]]
 Carried = tuple[Message, dict[str, float]]
 Pending = Iterator[tuple[bytes | Message, dict[str, float]]]
@@ -39,6 +50,98 @@ ROOM = 8 << 20  # bytes of address space beyond a message's expected size; untou
 DENORMAL = 1e-40
 SLOTS_PER_WORKER = 3  # replies that may wait for their turn
 LOST = "A training process ended unexpectedly (out of memory?): use fewer run.workers, then go on with --resume."
+
+
+# The key of all noise: everything that a release is a function of (engine/release.py).
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """The digests of one start of a run, of its parts; `start` is this one's."""
+
+    parts: "Parts" = field(repr=False)
+    start: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @cached_property
+    def common(self) -> str:
+        """What all releases of the run have in common; every party of a deployment knows it."""
+        parts, p = self.parts, self.parts.population
+        sizes, epsilons = (np.ascontiguousarray(part).tobytes() for part in (p.offsets, p.epsilons))
+        clients = digest_of(json.dumps(p.names), sizes, epsilons, repr((p.delta, p.unit)))
+        own = (repr(parts.model), parts.initial_model_digest, release.held(self.rule, *release.named_code(parts.ruled)))
+        code = digest_of(release.package(), tacit.__version__, torch.__version__, np.__version__, *own)
+        seed, machine = str(parts.experiment.seeds.noise), release.arithmetic(parts.experiment.run.device)
+        return digest_of(FORMAT, seed, release.experiment_text(parts.ruled), clients, code, machine, parts.nonce)
+
+    @property
+    def rule(self) -> Rule | None:  # central DP has none
+        server = getattr(self.parts.algorithm, "server", None)
+        return server.rule if isinstance(server, Server) else None
+
+    @property
+    def trainer(self) -> str:
+        at_once = self.parts.together
+        return f"{STACKED} by {at_once}" if at_once else ONE_BY_ONE
+
+    def client(self, client: Client) -> bytes:
+        p = self.parts.population
+        rows = client.digest or p.row_digests[client.index].tobytes()
+        budget = repr((float(p.epsilons[client.index]), p.delta, p.unit))
+        who = (self.common, self.trainer, client.id, str(client.index), budget, self.parts.plan.key(client))
+        return bytes.fromhex(digest_of("client", *who, rows, *self._planted))
+
+    def streams(self) -> ClientDerive:
+        """Every client's randomness: `derive(question, round, client, purpose)`."""
+        if self.parts.experiment.run.randomness == "os":
+            return from_os()
+        self.common  # noqa: B018 - once, before processes fork
+        known: dict[str, Derive] = {}
+
+        def derive(question: str, round: int, client: Client, purpose: str) -> Stream:
+            if client.id not in known:
+                known[client.id] = keyed(self.client(client), kind=self._stream)
+            return known[client.id](question, round, purpose)
+
+        return derive
+
+    def server(self, state: str) -> Derive:
+        """The server's randomness in the round that starts from a state (its digest)."""
+        if self.parts.experiment.run.randomness == "os":
+            return from_os()
+        return keyed(bytes.fromhex(digest_of("server", self.server_key, state)), kind=self._stream)
+
+    @property
+    def _planted(self) -> tuple[str, ...]:
+        """Which of a search's runs it is, and the hash of all coins: canaries move what the rows are asked at."""
+        trial = ("draw", self.parts.trial_id) if self.parts.trial_id else ()
+        return (*trial, self.parts.canaries.commitment) if self.parts.canaries else trial  # without any no bit changes
+
+    @cached_property
+    def _stream(self) -> type[Stream]:
+        on_device = self.parts.experiment.run.device != "cpu"
+        return DeviceStream if on_device and not self.parts.is_deployed else Stream
+
+    @cached_property
+    def server_key(self) -> str:
+        """What the server's randomness is keyed by beside the state: all that a deployed server knows."""
+        return digest_of("server", self.common, self.parts.plan.key(None), *self._planted)
+
+    @cached_property
+    def digest(self) -> str:
+        """Everything that all releases of the run are a function of, but the state: every row, budget and mechanism."""
+        rows = "elsewhere" if self.parts.is_deployed else self.parts.population.digest()
+        trainer = () if self.trainer == ONE_BY_ONE else (self.trainer,)
+        return digest_of("run", self.server_key, self.parts.plan.digest(), rows, *trainer)
+
+    def attempt(self, state: str) -> str:
+        """The name of one round's release, for the ledger: the same name is the same bits, and is paid once."""
+        if self.parts.is_deployed and not self.parts.plan.sampler.charges_all:
+            return digest_of("deployment", state)  # sites keep their answers: what is asked again is the same release
+        # whoever answers a deployed server may be others than before its restart, and give another sum
+        return digest_of("attempt", self.digest, state, self.start if self.parts.is_deployed else "")
+
+
+# Who trains.
 
 
 class Trainer:
@@ -125,7 +228,7 @@ class OneByOne(Trainer):
             torch.set_num_threads(threads)
 
 
-def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
+def workspace_of(parts: "Parts", *, model: nn.Module | None = None) -> Workspace:
     """Where a process trains: the model (its copy shares what is frozen, unless one is given), the plan's clip, the task's
     loss."""
     physical = parts.experiment.train.physical_batch
@@ -133,16 +236,16 @@ def workspace_of(parts: Parts, *, model: nn.Module | None = None) -> Workspace:
     return workspace(own, clip=parts.plan.training_clip, physical_batch=physical, losses=parts.losses)
 
 
-def task_of(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> Task:
+def task_of(parts: "Parts", clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> Task:
     return task(parts.algorithm, workspace_of(parts, model=model), clients or parts.population, parts.derive)
 
 
-def alone(parts: Parts, clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> OneByOne:
+def alone(parts: "Parts", clients: Mapping[int, Client] | None = None, *, model: nn.Module | None = None) -> OneByOne:
     """Trains clients in this process, one after the other; a site has only itself among its `clients`."""
     return OneByOne(task_of(parts, clients, model=model))
 
 
-def side_by_side(parts: Parts, *, workers: int) -> "SideBySide":
+def side_by_side(parts: "Parts", *, workers: int) -> "SideBySide":
     server = getattr(parts.algorithm, "server", None)
     told = range(parts.cohort if getattr(server, "control", None) else 1)  # whose control variates are in a message
     cohort = [parts.population[index] for index in told]
@@ -150,12 +253,12 @@ def side_by_side(parts: Parts, *, workers: int) -> "SideBySide":
     return SideBySide(task_of(parts), workers=workers, message_bytes=len(message))
 
 
-def wanted_workers(parts: Parts) -> int:
+def wanted_workers(parts: "Parts") -> int:
     run = parts.experiment.run
     return min(run.workers or cores(), parts.cohort) if forks() and run.device == "cpu" else 1
 
 
-def each_by_itself(parts: Parts, stack: ExitStack) -> Trainer:
+def each_by_itself(parts: "Parts", stack: ExitStack) -> Trainer:
     """Trains clients in as many processes as the run has workers, or in this one; `stack` ends what was begun."""
     workers = wanted_workers(parts)
     if workers == 1 or not fork_can_train():
@@ -279,29 +382,3 @@ def _work(
             line.send(answer)
         except (EOFError, OSError):
             os._exit(0)
-
-
-# What the server of a simulation gets, heard by somebody else too: for attacks, which see what their attacker would see.
-
-Heard = Sequence[tuple[int, Message]]  # the index of a client and what it sent, in the order of the cohort
-Hear = Callable[[int, Message, Heard], None]  # of a round: its number, what was broadcast, what was answered
-
-
-@dataclass(frozen=True)
-class Overheard(Trainer):
-    """A trainer with somebody who hears every round, once all of its clients have answered and before the next begins."""
-
-    trainer: Trainer
-    hear: Hear
-
-    def dispatch(self, message: Message, round: int, cohort: Sequence[int]) -> Pending:
-        return self._heard(self.trainer.dispatch(message, round, cohort), message, round, cohort)
-
-    def _heard(self, pending: Pending, message: Message, round: int, cohort: Sequence[int]) -> Pending:
-        answers = []
-        for index, reply in zip(cohort, pending, strict=True):
-            sent = reply[0] if isinstance(reply[0], Message) else unpack(reply[0])
-            kept = {name: tensor.clone() for name, tensor in sent.tensors.items()}  # buffers are used again
-            answers.append((index, Message(sent.sender, kept, dict(sent.facts))))
-            yield reply
-        self.hear(round, message, answers)

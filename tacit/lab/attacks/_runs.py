@@ -14,13 +14,12 @@ from tacit import store
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.engine.assemble import clients
-from tacit.engine.trainers import Heard
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Place
 from tacit.lab.compare.grid import Task
 from tacit.lab.worker import Event, run_all
-from tacit.simulation import run
+from tacit.simulation import Heard, run
 from tacit.types import Message
 
 Observe = Callable[[int, Message, Heard], np.ndarray | None]

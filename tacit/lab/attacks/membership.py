@@ -19,7 +19,6 @@ from tacit import check
 from tacit.data.dataset import Dataset
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts, build
-from tacit.engine.trainers import Heard
 from tacit.errors import BadData, BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
@@ -28,6 +27,7 @@ from tacit.lab.attacks._runs import TRUSTED, clients_of, kept, pooled, train, up
 from tacit.lab.compare.grid import Cell, Task
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
+from tacit.simulation import Heard
 from tacit.training.flat import blocks, trainable, training
 from tacit.types import Message
 from tacit.wire import digest_of

@@ -17,7 +17,6 @@ from tacit.data.encoder import Category
 from tacit.data.population import Population, rows_digest
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build
-from tacit.engine.trainers import Heard
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.attacks import Attack, Estimate, Finding, Line, Place, Plot
@@ -25,6 +24,7 @@ from tacit.lab.attacks import _roc as roc
 from tacit.lab.attacks._runs import TRUSTED, clients_of, kept, pooled, updates_in, watched, whole, whole_update
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
+from tacit.simulation import Heard
 from tacit.types import Client, Message
 from tacit.wire import digest_of, pack, unpack
 
