@@ -224,4 +224,4 @@ def test_a_record_is_held_out_whatever_its_range(ranging):
     for before, after in ((first.client, second.client), (first.asked, second.asked)):
         assert torch.equal(before.x[:, 0], after.x[:, 0])
         assert torch.allclose((before.x[:, 1] - 128) / 384, after.x[:, 1], atol=1e-6)
-    assert first.client.mark != second.client.mark, "what is trained on is another release"
+    assert first.client.digest != second.client.digest, "what is trained on is another release"
