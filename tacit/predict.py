@@ -15,7 +15,7 @@ from torch import nn
 from tacit import wire
 from tacit.data import encoder as encoder_file
 from tacit.data.encoder import Column, Encoded, Encoder, encode
-from tacit.data.features import Cells, Table, refuse_absent
+from tacit.data.texts import Cells, Table, refuse_absent
 from tacit.engine.assemble import model_of
 from tacit.engine.evaluate import CHUNK
 from tacit.engine.history import FROZEN

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from tacit import check
-from tacit.data import names
+from tacit.data import texts
 from tacit.data.dataset import PART, Dataset, dataset
 from tacit.data.dataset import Table as Rows
 from tacit.data.encoder import CLAMPED, DROPPED, FILLED, TO_OTHER, Change, Column, Encoder, column_of, encode
-from tacit.data.features import MISSING, Cells, Heading, Table, header, is_number, listing, no_column, tables
-from tacit.data.names import Coded
 from tacit.data.population import text_digests
+from tacit.data.texts import MISSING, Cells, Coded, Heading, Table, header, is_number, listing, no_column, tables
 from tacit.errors import BadData
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def feature_columns(path: Path, source: "csv") -> tuple[str, ...]:
 
 
 def declared_classes(source: "csv | npz") -> tuple[str, ...]:
-    return () if source.classes is None or isinstance(source.classes, str) else names.declared(source.classes)
+    return () if source.classes is None or isinstance(source.classes, str) else texts.declared(source.classes)
 
 
 def _refuse_undeclared(files: Sequence[Path], columns: Sequence[str], source: "csv") -> None:
@@ -191,8 +190,8 @@ def load(source: "csv", *, seed: int) -> Dataset:
     test_files = [] if same else listing(source.test_path, key="data.test_path")
     tests = [block for file in test_files for block in _read(file, made, source, client=TEST_ROWS)]
     class_names, notes = (), ()
-    if source.classes != names.NUMBERS:
-        class_names, notes = names.classes(source.classes, [block.labels for block in (*blocks, *tests)])
+    if source.classes != texts.NUMBERS:
+        class_names, notes = texts.classes(source.classes, [block.labels for block in (*blocks, *tests)])
     rows = _joined(blocks, class_names)
     test = rows if same else _joined(tests, class_names) if tests else None
     changes = sum((block.changes for block in (*blocks, *tests)), Counter[tuple[str, str, str]]())
@@ -214,14 +213,14 @@ def _read(
     for table in tables(path, wanted, ignored=ignored, heading=_heading(source)):
         rows += len(table.lines)
         labels = _labels(table, source)
-        clients = names.coded([client] * len(table.lines)) if client else None
+        clients = texts.coded([client] * len(table.lines)) if client else None
         if client_column:
-            clients = names.coded(_present(table, client_column, gaps=frozenset(("",))))
+            clients = texts.coded(_present(table, client_column, gaps=frozenset(("",))))
         found = encode(table, columns)
         digests = text_digests([table.columns[name] for name in wanted])
         yield Block(
             x=found.x,
-            labels=names.coded(np.array(labels[0])[labels[1][found.kept]]),
+            labels=texts.coded(np.array(labels[0])[labels[1][found.kept]]),
             clients=(clients[0], clients[1][found.kept]) if clients else None,
             changes=counted(found.changes, clients),
             digests=[digest for digest, kept in zip(digests, found.kept.tolist(), strict=True) if kept],
@@ -232,23 +231,23 @@ def _read(
 
 
 def _labels(table: Table, source: "csv") -> Coded:
-    known, is_regression = declared_classes(source), source.classes == names.NUMBERS
-    texts, codes = names.coded(_present(table, source.label, gaps=MISSING.difference(known)))
+    known, is_regression = declared_classes(source), source.classes == texts.NUMBERS
+    words, codes = texts.coded(_present(table, source.label, gaps=MISSING.difference(known)))
     meant = class_of(known)
     if is_regression:
-        found = np.array([text if number(text) is not None else "" for text in texts])
+        found = np.array([text if number(text) is not None else "" for text in words])
     elif known:
-        found = np.array([meant.get(text, meant.get(names.plain(text), "")) for text in texts])
+        found = np.array([meant.get(text, meant.get(texts.plain(text), "")) for text in words])
     else:
-        found = np.array([names.plain(text) for text in texts])
+        found = np.array([texts.plain(text) for text in words])
     odd = np.array([not name for name in found], bool)[codes]
     if odd.any():
         row = int(np.argmax(odd))
-        cell = texts[codes[row]]
+        cell = words[codes[row]]
         wrong = f"label {cell!r}, which data.classes does not declare: correct it or declare it."
         wrong = f"target {cell!r}, which is no finite number: correct it." if is_regression else wrong
         raise BadData(f"{table.place(row)} has the {wrong}", cell=cell)
-    return names.coded(found[codes])
+    return texts.coded(found[codes])
 
 
 def number(cell: str) -> float | None:
@@ -260,7 +259,7 @@ def number(cell: str) -> float | None:
 
 def class_of(known: Sequence[str]) -> dict[str, str]:
     """The class that a text means, by its name or by its number as it is written shortest."""
-    return {names.plain(name): name for name in known} | {name: name for name in known}
+    return {texts.plain(name): name for name in known} | {name: name for name in known}
 
 
 def _present(table: Table, column: str, *, gaps: frozenset[str]) -> Cells:
@@ -282,4 +281,4 @@ def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
     clients = [block.clients for block in blocks if block.clients]
     x = torch.from_numpy(np.concatenate([block.x for block in blocks]))
     digests = [digest for block in blocks for digest in block.digests]
-    return Rows(x=x, y=np.concatenate(y), clients=names.merged(clients) if clients else None, digests=digests)
+    return Rows(x=x, y=np.concatenate(y), clients=texts.merged(clients) if clients else None, digests=digests)

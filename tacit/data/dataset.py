@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.data import names
+from tacit.data import texts
 from tacit.data.encoder import Encoder
 from tacit.data.population import coins, coins_of
 from tacit.errors import BadData, BadInput
@@ -137,7 +137,7 @@ class Table:
 
     x: torch.Tensor = field(repr=False)
     y: np.ndarray = field(repr=False)
-    clients: names.Coded | None = field(default=None, repr=False)
+    clients: texts.Coded | None = field(default=None, repr=False)
     mapped: bool = False  # whether the rows lie in a file, client by client
     digests: Sequence[bytes] | None = None  # of each row as it was written, where a later answer may scale it
     where: str = ""  # what its targets are called where something is wrong with one
@@ -183,7 +183,7 @@ def dataset(
 def hold_out(
     x: torch.Tensor,
     y: torch.Tensor,
-    clients: names.Coded | None,
+    clients: texts.Coded | None,
     *,
     share: float,
     seed: int,
@@ -205,18 +205,18 @@ def hold_out(
 
 
 def with_classes(
-    tables: Sequence[Table], classes: names.Classes | None, *, key: str
+    tables: Sequence[Table], classes: texts.Classes | None, *, key: str
 ) -> tuple[list[Table], tuple[str, ...], tuple[str, ...]]:
     """The tables with class indices for labels, the class names, and a note where they were not declared; numbers stay numbers.
     Raises BadData for a label that `key` does not declare."""
-    if classes == names.NUMBERS:
+    if classes == texts.NUMBERS:
         return list(tables), (), ()
-    found, notes = names.classes(classes, [names.coded(one.y) for one in tables])
+    found, notes = texts.classes(classes, [texts.coded(one.y) for one in tables])
     return [replace(one, y=_class_indices(one, found, key=key)) for one in tables], found, notes
 
 
 def _class_indices(table: Table, class_names: tuple[str, ...], *, key: str) -> np.ndarray:
-    known, codes = names.coded(table.y)
+    known, codes = texts.coded(table.y)
     positions = table.y.dtype.kind != "U" and not all(name.lstrip("-").isdecimal() for name in class_names)
     code_of = {str(code) if positions else name: code for code, name in enumerate(class_names)}
     for code, name in enumerate(known):
@@ -253,7 +253,7 @@ def table(
     owners = None
     if clients is not None:
         whose = _labels(_array(clients, where=words[2]), where=words[2], rows=len(x) if x.ndim else 0)
-        owners = names.merged([names.coded(whose)])
+        owners = texts.merged([texts.coded(whose)])
     rows = _features(x, owners, where=words[0], divide_by=divide_by, tokens=tokens)
     if not tokens:
         y = (_numbers if numeric else _labels)(y, where=words[1], rows=len(rows))
@@ -283,7 +283,7 @@ def _array(value: Any, *, where: str) -> np.ndarray:
         raise BadData(f"{where} cannot be made an array ({why}): every row needs the same shape.") from None
 
 
-def _features(x: np.ndarray, owners: names.Coded | None, *, where: str, divide_by: float, tokens: bool) -> torch.Tensor:
+def _features(x: np.ndarray, owners: texts.Coded | None, *, where: str, divide_by: float, tokens: bool) -> torch.Tensor:
     if x.dtype.kind not in "fiub" or x.ndim < 2:
         raise BadData(f"Expected {where} to be numbers of shape [rows, ...], got {x.dtype} of shape {list(x.shape)}.")
     if not len(x):
@@ -342,7 +342,7 @@ def _pairs(parts: Any, given: Any, *, numeric: bool) -> Table:
     return Table(x, y, owned(called, [len(one.y) for one in tables]), where="y")
 
 
-def owned(called: tuple[str, ...], sizes: Sequence[int]) -> names.Coded:
+def owned(called: tuple[str, ...], sizes: Sequence[int]) -> texts.Coded:
     """Whose each row is, where rows lie client by client."""
     return called, np.repeat(np.arange(len(called), dtype=np.int32), sizes)
 

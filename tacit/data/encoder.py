@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from tacit import check, wire
-from tacit.data.features import MISSING, Cells, Table, is_number
-from tacit.data.names import plain
+from tacit.data.texts import MISSING, Cells, Table, is_number, plain
 from tacit.errors import BadData, BadInput
 
 if TYPE_CHECKING:

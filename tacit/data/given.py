@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from tacit import check, plugin
-from tacit.data import names
+from tacit.data import texts
 from tacit.data.dataset import Table, dataset, distinct, owned, rows_of_client, table, test_table, with_classes
-from tacit.data.names import NUMBERS
 from tacit.data.population import HASH_BYTES
+from tacit.data.texts import NUMBERS
 from tacit.errors import BadData, BadInput
 from tacit.plugin import PYTHON
 
@@ -28,11 +28,11 @@ NO_TEST = (
 )
 
 
-def _declared(classes: Classes | None) -> names.Classes:
+def _declared(classes: Classes | None) -> texts.Classes:
     if classes is not None and not isinstance(classes, str | int | np.integer):
         classes = tuple(str(name) for name in classes)
     said = int(classes) if isinstance(classes, np.integer) else classes
-    names.refuse_classes(said, key="classes")  # pyright: ignore[reportArgumentType]
+    texts.refuse_classes(said, key="classes")  # pyright: ignore[reportArgumentType]
     return said  # pyright: ignore[reportReturnType]
 
 

@@ -17,11 +17,11 @@ from rich.progress import Progress
 
 from tacit import check, plugin
 from tacit.data import csv as csv_files
-from tacit.data import images, names
+from tacit.data import images, texts
 from tacit.data.csv import declared_classes
 from tacit.data.dataset import Dataset, dataset, reading, table, with_classes
 from tacit.data.encoder import column_of
-from tacit.data.names import Classes, Word, plain, refuse_undeclared
+from tacit.data.texts import Classes, Word, plain, refuse_undeclared
 from tacit.errors import BadData, BadInput, TacitError
 from tacit.experiment.data import DEALT, DataSection
 from tacit.experiment.schema import Count, Positive
@@ -266,7 +266,7 @@ class npz:
                 raise BadData(f"{name} of {path} has rows of shape {found}, and {key} says {list(wanted or ())}.")
         vocabulary = self.classes if isinstance(self.classes, int) and arrays["y"].ndim == TOKENS else 0
         how: dict[str, Any] = {"divide_by": self.divide_by, "tokens": vocabulary > 0}
-        how["numeric"] = self.classes == names.NUMBERS
+        how["numeric"] = self.classes == texts.NUMBERS
         words = f"x of {path}", f"y of {path}", f"client of {path}"
         tables = [table(arrays["x"], arrays["y"], arrays.get("client"), words=words, **how)]
         if (tests := self._tests(arrays)) is not None:

@@ -15,12 +15,11 @@ from torch import nn
 
 from tacit import check
 from tacit.algorithms import Algorithm
-from tacit.data.budgets import budgets
 from tacit.data.dataset import Dataset
-from tacit.data.names import FROM_DATA_NOTE
-from tacit.data.partition import Shares, client_names, share_out
+from tacit.data.partition import Shares, budgets, client_names, share_out
 from tacit.data.population import Population, coins, populate
 from tacit.data.sources import load
+from tacit.data.texts import FROM_DATA_NOTE
 from tacit.engine.malicious import Malice, Scene, among, in_words, scene_of
 from tacit.engine.release import held
 from tacit.engine.start import Start, start_of

@@ -13,8 +13,7 @@ import torch
 from tacit import wire
 from tacit.data.csv import Counts, changed, class_of, counted, number
 from tacit.data.encoder import Encoder, Number
-from tacit.data.features import MISSING, Heading, Table, header, tables
-from tacit.data.names import DECIMAL, plain
+from tacit.data.texts import DECIMAL, MISSING, Heading, Table, header, plain, tables
 from tacit.errors import BadData, BadInput
 from tacit.parts import metrics
 from tacit.parts.metrics import Answers

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tacit.data.budgets import DISTRIBUTIONS, MIXTURES, budgets
+from tacit.data.partition import DISTRIBUTIONS, MIXTURES, budgets
 from tacit.errors import BadInput
 
 NAMES = ["ann", "bob", "cy"]

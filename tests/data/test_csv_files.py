@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.data import features
+from tacit.data import texts
 from tacit.data.sources import load
 from tacit.errors import BadData
 from tacit.experiment.data import DataSection
@@ -65,7 +65,7 @@ def test_a_folder_holds_one_file_per_client(tmp_path):
 
 def test_blocks_join_to_the_same_data(read, monkeypatch):
     whole = read()
-    monkeypatch.setattr(features, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(texts, "BLOCK_ROWS", 3)
     parts = read()
     assert torch.equal(whole.x, parts.x)
     assert torch.equal(whole.y, parts.y)
@@ -140,7 +140,7 @@ def test_bad_records_are_refused_with_file_line_and_column(read, old, new, sente
 
 
 def test_the_line_is_named_beyond_the_first_block(read, monkeypatch):
-    monkeypatch.setattr(features, "BLOCK_ROWS", 1)
+    monkeypatch.setattr(texts, "BLOCK_ROWS", 1)
     with pytest.raises(BadData, match="line 5, column 'age' is 'x'"):
         read(RECORDS.replace("20,m", "x,m"))
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tacit.data import encoder
 from tacit.data.encoder import Category, Column, Encoder, Number
-from tacit.data.features import Table
 from tacit.data.sources import csv
+from tacit.data.texts import Table
 from tacit.errors import BadInput
 
 COLUMNS = (

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import tacit
 from tacit.cli.app import app
-from tacit.data import features
+from tacit.data import texts
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_reading_changed_is_said(predict):
 def test_blocks_of_any_size_give_the_same_file(predict, finished, monkeypatch):
     text = (finished.parent / "test.csv").read_text()
     whole = predict(text).stdout
-    monkeypatch.setattr(features, "BLOCK_ROWS", 1000)
+    monkeypatch.setattr(texts, "BLOCK_ROWS", 1000)
     assert predict(text).stdout == whole
 
 

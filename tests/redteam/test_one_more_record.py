@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import tacit
-from tacit.data.names import FROM_DATA_NOTE
+from tacit.data.texts import FROM_DATA_NOTE
 from tacit.engine.assemble import build, clients
 from tacit.errors import BadInput
 from tacit.personal import one

@@ -8,7 +8,7 @@ from test_contracts import EPSILONS, LAYOUT, draws, sent, statistics
 import tacit
 from tacit.algorithms import combined, rules
 from tacit.algorithms.rules.pfa import subspace, threshold
-from tacit.data.budgets import draw
+from tacit.data.partition import draw
 from tacit.errors import BadInput
 from tacit.wire import pack
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import tacit
 from tacit.check import shown
 from tacit.crypto.threshold import fewest_shares
-from tacit.data.budgets import budgets
 from tacit.data.csv import feature_columns
-from tacit.data.features import listing
+from tacit.data.partition import budgets
 from tacit.data.sources import csv, source
+from tacit.data.texts import listing
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.operate.layout import CONNECTION, FILE, Federation, app_digest, refuse_host
 from tacit.deploy.operate.processes import close, closed, free_port

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from tacit import check, wire
-from tacit.data.names import FROM_DATA
+from tacit.data.texts import FROM_DATA
 from tacit.deploy.site.layout import BUDGET, after_colon
 from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment

@@ -12,9 +12,9 @@ from tacit import wire
 from tacit.check import shown
 from tacit.data.csv import declared_classes, encoder_of
 from tacit.data.dataset import NO_TEST_ROWS, Dataset, reading
-from tacit.data.names import NUMBERS
 from tacit.data.population import coins
 from tacit.data.sources import csv, load, npz, source
+from tacit.data.texts import NUMBERS
 from tacit.deploy.site.consent import OWN_FILES
 from tacit.deploy.site.layout import own_path
 from tacit.engine.assemble import clients

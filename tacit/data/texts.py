@@ -1,21 +1,121 @@
-"""csv files as columns of text, block by block, so that no more than a block of rows is ever held as text."""
+"""Texts: labels and clients by name, in an order a person would write them in; and csv files as columns of text, block by block,
+so that no more than a block of rows is ever held as text."""
 
 import contextlib
 import csv
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from pydantic import Field
 
 from tacit import check
-from tacit.data import names
-from tacit.errors import BadData
+from tacit.errors import BadData, BadInput
 
 if TYPE_CHECKING:
     from _csv import Reader
+
+FROM_DATA = "from-data"
+NUMBERS = "numbers"  # targets are no classes at all
+FROM_DATA_NOTE = "the set of labels, which was taken from the data, is public"
+
+DECIMAL = re.compile(r"([+-]?)(0|[1-9]\d*)(?:\.(\d*))?", re.ASCII)
+
+Word = Annotated[str, Field(coerce_numbers_to_str=True)]  # [0, 1] are names
+Classes = int | str | tuple[Word, ...]  # the labels, how many there are, "from-data" or "numbers"
+Coded = tuple[tuple[str, ...], np.ndarray]  # the distinct texts and, for every row, which of them it has
+
+
+def coded(texts: Sequence[str] | np.ndarray) -> Coded:
+    """Distinct texts and their positions; integers count as their digits."""
+    values = np.asarray(texts)
+    names, codes = np.unique(values if values.dtype.kind in "iu" else values.astype(str), return_inverse=True)
+    return tuple(str(name) for name in names.tolist()), codes.astype(np.int32)
+
+
+def merged(parts: Sequence[Coded]) -> Coded:
+    """Several codings as one, with the names in natural order.
+
+    >>> merged([coded(["b10", "b9"]), coded(["a"])])[0]
+    ('a', 'b9', 'b10')
+    """
+    names = in_natural_order({name for known, _ in parts for name in known})
+    code_of = {name: code for code, name in enumerate(names)}
+    recoded = [np.array([code_of[name] for name in known], np.int32)[codes] for known, codes in parts]
+    return names, np.concatenate(recoded)
+
+
+def plain(text: str) -> str:
+    """A number as it is written shortest, so that 1.0 and 1 are one name; every other text, 007 too, as it stands.
+
+    >>> [plain(text) for text in ("1.0", "+1.", "-0.50", "-0.0", "007", "f", "12345678901234567890.0")]
+    ['1', '1', '-0.5', '0', '007', 'f', '12345678901234567890']
+    """
+    found = DECIMAL.fullmatch(text)
+    if found is None:
+        return text
+    sign, whole, fraction = found[1], found[2], (found[3] or "").rstrip("0")
+    minus = "-" if sign == "-" and (whole != "0" or fraction) else ""
+    return f"{minus}{whole}{'.' * bool(fraction)}{fraction}"
+
+
+def in_natural_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Sorts "client2" before "client10".
+
+    >>> in_natural_order(["b10", "a", "b9", "9"])
+    ('9', 'a', 'b9', 'b10')
+    """
+
+    def parts(name: str) -> list[tuple[bool, int, str]]:
+        found = (part for part in re.split(r"(\d+)", name) if part)
+        return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in found]
+
+    return tuple(sorted(names, key=parts))
+
+
+def declared(classes: int | tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(classes)) if isinstance(classes, int) else classes
+
+
+def classes(
+    said: int | str | tuple[str, ...] | None, found: Sequence[Coded]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The class names, and a note where they were not declared. Raises: BadInput if nothing was said, BadData."""
+    if said == FROM_DATA:
+        if len(known := merged(found)[0]) < 2:
+            raise BadData(f"Expected at least 2 labels in the data, found {', '.join(known) or 'none'}.")
+        return known, (FROM_DATA_NOTE,)
+    if said is None or isinstance(said, str):
+        raise BadInput(f"Expected data.classes to declare the labels, or to say {FROM_DATA!r}.")
+    return declared(said), ()
+
+
+def refuse_undeclared(source: str, path: str | None, classes: Classes | None) -> None:
+    """Refuses a person's own file that is not named, and labels that are not declared. Raises BadInput."""
+    if path is None:
+        raise BadInput(f'Expected data.path to say where the {source} data is, as in path = "records.{source}".')
+    refuse_classes(classes, key="data.classes")
+
+
+def refuse_classes(classes: Classes | None, *, key: str) -> None:
+    """Refuses labels that are not declared; `key` is where they should have been. Raises BadInput."""
+    if classes == NUMBERS:
+        return
+    if classes is None or (isinstance(classes, str) and classes != FROM_DATA):
+        raise BadInput(
+            f'Expected {key} to declare the labels, as in classes = ["no", "yes"] or classes = 10; '
+            'classes = "from-data" makes the labels found in the data public, and classes = "numbers" is for a regression.'
+        )
+    count = classes if isinstance(classes, int) else len(set(classes))
+    if count < 2 or (isinstance(classes, tuple) and count < len(classes)):
+        raise BadInput(f"Expected {key} to declare at least 2 labels, each once, got {classes!r}.")
+
+
+# csv files, block by block.
 
 BLOCK_ROWS = 20_000
 MISSING = frozenset(("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"))
@@ -148,7 +248,7 @@ def listing(named: str | Sequence[str] | None, *, key: str = "data.path") -> lis
         return [path]
     if not path.is_dir():
         raise BadData(f"{named} does not exist: correct {key}.")
-    stems = names.in_natural_order(file.stem for file in path.glob("*.csv"))
+    stems = in_natural_order(file.stem for file in path.glob("*.csv"))
     if not stems:
         raise BadData(f"{named} holds no .csv files: expected one per client, named after it.")
     return [path / f"{stem}.csv" for stem in stems]
