@@ -552,7 +552,7 @@ def fuzzed(side, count, seed, **options):
     """What came of so many messages to a side; no pause of a line is as long as between machines."""
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     logging.getLogger("tacit").setLevel(logging.CRITICAL)
-    quick = {"LOOK_SECONDS": (0.0, 0.0), "RETRY_SECONDS": (0.001, 0.002), "BUSY": 0.0}
+    quick = {"LOOK_SECONDS": (0.0, 0.0), "RETRY_SECONDS": (0.001, 0.002), "COME_SECONDS": 0.01}
     with mock.patch.multiple(node_line, **quick):
         return {"site": site_side, "server": server_side}[side](count, seed, **options)
 

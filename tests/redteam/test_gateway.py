@@ -17,9 +17,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+)
 from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 from redteam.test_deployment import make, raw
@@ -279,6 +284,30 @@ def test_a_registered_site_cannot_answer_for_another(server, run):
     answer = written(Message(RecordDict(), reply_to=question), run.id, victim.node.node_id)
     assert pushed(server, liar, "client-0", answer) == 400
     assert pushed(server, victim, "client-1", answer) == 200
+
+
+CALLS = {
+    "pull-messages": PullMessagesRequest(),
+    "push-messages": PushMessagesRequest(),
+    "pull-object": PullObjectRequest(object_id="0" * 64),
+    "push-object": PushObjectRequest(object_id="0" * 64),
+    "confirm-message-received": ConfirmMessageReceivedRequest(message_object_id="0" * 64),
+}
+
+
+@pytest.mark.parametrize("path", CALLS)
+def test_nobody_calls_in_the_name_of_another_site_or_of_the_server(server, run, path):
+    liar, victim, asked = server.node("client-0"), server.node("client-1"), CALLS[path]
+    run.ask(victim.node.node_id)
+    asked.node.node_id = victim.node.node_id
+    assert server.post(path, asked.SerializeToString(), proof=proof(server.federation.site("client-0"))) == 401
+    asked.node.node_id = 1
+    body, length = asked.SerializeToString(), b"Content-Length: %d\r\n\r\n" % asked.ByteSize()
+    start = b"POST /v1/runtime/" + path.encode() + b" HTTP/1.1\r\nContent-Type: application/protobuf\r\n"
+    for token in (b"", b"flwr-task-token: guessed\r\n", b"flwr-task-token: a\r\nflwr-task-token: b\r\n"):
+        assert raw(server.federation, start + token + length + body, port=server.federation.inner_port) == [401]
+    assert victim.look() is not None
+    assert liar.look() is None
 
 
 def test_a_registered_site_does_not_stall_everybody_with_thousands_of_parts_of_an_answer(server, run):

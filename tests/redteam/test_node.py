@@ -21,6 +21,7 @@ from tacit.deploy.site.layout import Plain
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(node, "LOOK_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(node, "COME_SECONDS", 0.01)
     monkeypatch.setattr(node, "RETRY_SECONDS", (0.01, 0.02))
 
 

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -32,11 +33,12 @@ from tacit.errors import BadInput, Refusal, TacitError
 
 AWAY = "is not connected"
 UNFINISHED = "its answer has not arrived whole"
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05  # from one look for answers to the next; the SuperLink keeps a look until something comes
 AGAIN_SECONDS = 20.0  # for short questions; one that was lost with a killed node is not missed for long
 ASK_SECONDS = 30.0  # for a round's questions, which are long
 LOOK_SECONDS = 2.0  # between two looks at who is connected
 MOST_BACK = 3  # times that a node is asked at once because it is back: a question may be as long as the model
+LINES = 8  # to the SuperLink at once, each for one site's answer
 ANSWER_BYTES = 1 << 20  # of an answer in which nothing of the model's length stands
 
 Asks = dict[int, dict[str, Any]]  # by node
@@ -113,7 +115,8 @@ def gather(
     heard, incoming, ends = Heard(seconds), Incoming(grid, most), time.monotonic() + seconds
     turns = Turns(grid, again or ASK_SECONDS)
     while asks:
-        due, left = turns.due(heard.open(asks)), ends - time.monotonic()
+        began = time.monotonic()
+        due, left = turns.due(heard.open(asks)), ends - began
         if due:
             incoming.asked |= _send(grid, {node: asks[node] for node in due}, body, heard, seconds=max(left, 1.0))
         for node, message in incoming.look():  # at least once, however long the sending took
@@ -121,7 +124,7 @@ def gather(
         if not heard.open(asks) or len(heard.answers) >= (enough or len(asks)) or time.monotonic() >= ends:
             break
         tell(heard)
-        time.sleep(POLL_SECONDS)
+        time.sleep(max(0.0, began + POLL_SECONDS - time.monotonic()))
     return heard
 
 
@@ -209,14 +212,13 @@ class Incoming:
             return
         if asked:
             yield from self._note(grid, asked)
-        for name, coming in list(self._announced.items()):
-            found = _whole(grid, name, coming, self.most)
-            yield coming.node, found
-            if found is not None:
-                del self._announced[name]
-                done = ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=name)
-                with contextlib.suppress(httpx.HTTPStatusError):  # it is deleted when the run ends
-                    grid._runtime_client.ConfirmMessageReceived(done)
+        announced = list(self._announced.items())
+        with ThreadPoolExecutor(LINES) as lines:
+            whole = lines.map(lambda each: _whole(grid, each[0], each[1], self.most), announced)
+            for (name, coming), found in zip(announced, whole, strict=True):
+                if found is not None:
+                    del self._announced[name]
+                yield coming.node, found
 
     def _note(self, grid: HttpGrid, asked: list[str]) -> Iterator[tuple[int, None]]:
         try:
@@ -239,15 +241,24 @@ def _most_parts(most: int) -> int:
 
 
 def _whole(grid: HttpGrid, name: str, coming: _Announced, most: int) -> Message | BadInput | None:
-    """The announced message, if all of its parts are here; what is none as BadInput. Raises nothing, whatever a site sent."""
+    """The announced message, if all of its parts are here; what is none as BadInput. Either is deleted at the SuperLink.
+
+    Raises nothing, whatever a site sent.
+    """
     try:
-        return opened(name, coming.held) if _pull(grid, coming, most) else None
+        if not _pull(grid, coming, most):
+            return None
+        found = opened(name, coming.held)
     except (ObjectPullError, httpx.HTTPStatusError):  # given up half-way, or the SuperLink is busy: asked for again
         return None
     except BadInput as error:
-        return error
+        found = error
     except Exception as error:  # noqa: BLE001 - whatever Flower makes of a site's bytes is the site's doing
-        return BadInput(f"its answer cannot be read ({type(error).__name__})")
+        found = BadInput(f"its answer cannot be read ({type(error).__name__})")
+    done = ConfirmMessageReceivedRequest(node=grid.node, run_id=grid.run.run_id, message_object_id=name)
+    with contextlib.suppress(httpx.HTTPStatusError):  # it is deleted when the run ends
+        grid._runtime_client.ConfirmMessageReceived(done)
+    return found
 
 
 def _pull(grid: HttpGrid, coming: _Announced, most: int) -> bool:

@@ -17,6 +17,7 @@ QUERIES = ("hello", "agree", "prepare", "open", "sign", "unmask", "count", "keep
 KINDS = {kind: f"query.{kind}" for kind in QUERIES} | {"train": "train"}  # Flower's message types
 HEAD, BODY, BYTES, NONCE = "tacit", "body", "bytes", "nonce"
 WHOLE_BYTES = 4 << 20  # a longer body travels in pieces of this length, each a record of its own
+SHORT_BYTES = 64 << 10  # of a request's body: a longer one is stored once for all sites
 NONCE_BYTES = 16
 MOST_WORDS = 200
 # a refusal's kind is the code of Flower's error; Flower's own codes are below 100
@@ -30,17 +31,16 @@ def new_nonce() -> bytes:
 def question(ask: dict[str, Any], body: bytes, *, node: int, seconds: float, nonce: bytes) -> Message:
     """The request to one node; it and its answer are worth something for so many seconds.
 
-    Requests that are sent in one go share one fresh `nonce`, so that Flower stores their body once. Nobody can guess it.
+    Requests that are sent in one go share one fresh `nonce`, so that Flower stores a long body once. Nobody can guess it.
     """
     group = str(ask.get("round", ""))
-    return Message(_content(ask, body, nonce), node, KINDS[ask["kind"]], ttl=seconds, group_id=group)
+    content = _content(ask, body, nonce, most=SHORT_BYTES)
+    return Message(content, node, KINDS[ask["kind"]], ttl=seconds, group_id=group)
 
 
 def answer(reply: dict[str, Any], body: bytes, *, to: Message) -> Message:
-    """The answer to a request: one record that holds both parts where the body is short, since each record costs a call."""
-    nonce, short = new_nonce(), len(body) <= WHOLE_BYTES
-    content = RecordDict({HEAD: _record(reply, nonce, body)}) if short else _content(reply, body, nonce)
-    return Message(content, reply_to=to)
+    """The answer to a request."""
+    return Message(_content(reply, body, new_nonce(), most=WHOLE_BYTES), reply_to=to)
 
 
 def refusal(reason: str, *, to: Message, kind: Refusal = Refusal.NEVER) -> Message:
@@ -71,7 +71,9 @@ def read(message: Message) -> tuple[dict[str, Any], bytes]:
     return head, b"".join(pieces)
 
 
-def _content(head: dict[str, Any], body: bytes, nonce: bytes) -> RecordDict:
+def _content(head: dict[str, Any], body: bytes, nonce: bytes, *, most: int) -> RecordDict:
+    if len(body) <= most:  # both in one record, since each record costs a call
+        return RecordDict({HEAD: _record(head, nonce, body)})
     content = RecordDict({HEAD: _record(head, nonce)})
     for place, start in enumerate(range(0, len(body), WHOLE_BYTES)):  # each unlike the others, whatever is in it
         own = nonce + place.to_bytes(4, "big")

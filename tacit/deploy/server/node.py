@@ -56,10 +56,13 @@ from tacit.errors import BadInput, TacitError
 
 LOG = logging.getLogger("tacit.deploy.site")
 BEAT_SECONDS = 20.0  # Flower takes a node for gone when two of its intervals of 30 s have passed
-LOOK_SECONDS = (0.25, 3.0)  # between two looks for a message: while a run goes on, and when nothing has come for long
+# From one look for a message to the next, where nothing was answered in between: while a run goes on, and when nothing has come
+# for long. The server keeps a look until something comes (superlink.HOLD_SECONDS), so that few looks are short.
+LOOK_SECONDS = (0.25, 3.0)
 AWAKE_SECONDS = 30.0
+COME_SECONDS = 2.0  # for the content of what was announced, before the next look
+PART_SECONDS = (0.05, 2.0)  # until a part that is not there is asked for again, longer every time
 MOST_FETCHES = 16  # messages whose content is awaited at once
-BUSY = 50.0  # a look is followed by a pause so many times as long: where many sites keep a server busy, they look less often
 RETRY_SECONDS = (1.0, 20.0)  # after an error, longer every time
 CONTENT_SECONDS = 60.0  # for the content of a message that the server has announced
 PUSH_SECONDS = 120.0  # for an answer to get through; after that the server asks again, and gets the same bytes
@@ -233,7 +236,7 @@ class FleetNode:
                 account.charged(pull),
                 make_confirm_message_received_fn_protobuf(lambda ask: patient(client.ConfirmMessageReceived, ask), self.node, run),
                 return_type=Message,
-                max_time=CONTENT_SECONDS,
+                max_time=CONTENT_SECONDS, initial_backoff=PART_SECONDS[0], backoff_cap=PART_SECONDS[1],
             )  # fmt: skip
         except BaseException:
             account.close()
@@ -328,7 +331,7 @@ def answer(
                 fetching[-1].start()
                 last = time.monotonic()
             with contextlib.suppress(Empty):
-                pause = _pause(time.monotonic() - began, idle=time.monotonic() - last)
+                pause = COME_SECONDS if announced else _pause(time.monotonic() - began, idle=time.monotonic() - last)
                 _answer(node, reply, ready.get(timeout=pause))
                 last = time.monotonic()
             idle()
@@ -339,8 +342,7 @@ def answer(
 
 
 def _pause(took: float, *, idle: float) -> float:
-    least, most = LOOK_SECONDS
-    return most if idle > AWAKE_SECONDS else min(max(least, BUSY * took), most)
+    return max(0.0, LOOK_SECONDS[idle > AWAKE_SECONDS] - took)
 
 
 def _endure(error: httpx.HTTPError, failures: int) -> int:

@@ -1,12 +1,13 @@
 """The loop that answers for a site, where the server fails, forgets the node, or announces what never comes."""
 
+import asyncio
 import threading
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from tacit.deploy.server import node
+from tacit.deploy.server import node, superlink
 from tacit.deploy.server.node import NotLetIn, Task, answer
 
 
@@ -50,6 +51,7 @@ class Line:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(node, "LOOK_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(node, "COME_SECONDS", 0.01)
     monkeypatch.setattr(node, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(node, "BEAT_SECONDS", 0.01)
 
@@ -111,8 +113,57 @@ def test_a_question_is_asked_again_while_the_server_fails_and_not_when_it_refuse
         node.patient(call, "ask")
 
 
-def test_a_busy_server_is_asked_less_often_but_never_forgotten(monkeypatch):
+def test_a_look_that_the_server_kept_is_followed_by_another_and_one_that_it_did_not_by_a_pause(monkeypatch):
     monkeypatch.setattr(node, "LOOK_SECONDS", (0.25, 3.0))
-    pauses = [node._pause(took, idle=0.0) for took in (0.001, 0.02, 0.04, 60.0)]
-    assert pauses == [0.25, 1.0, 2.0, 3.0]
-    assert node._pause(0.001, idle=1000.0) == 3.0
+    assert [node._pause(took, idle=0.0) for took in (0.0, 0.125, 2.0)] == [0.25, 0.125, 0.0]
+    assert [node._pause(took, idle=1000.0) for took in (0.0, 2.0)] == [3.0, 1.0]
+
+
+def test_what_a_server_announces_is_looked_for_again_only_when_it_has_come_or_is_late(monkeypatch):
+    monkeypatch.setattr(node, "COME_SECONDS", 600.0)
+
+    class Slow(Line):
+        def fetch(self, run, tree):
+            seen.append(len(self.looks))
+            return super().fetch(run, tree)
+
+    seen, line = [], Slow("first", "second", *[None] * 5)
+    assert answered(line, 2) == ["answer to first", "answer to second"]
+    assert seen == [6, 5]
+
+
+def looks_of(waiting, path, caller):
+    scope = {"path": path, "headers": [(b"flwr-public-key", caller), (b"x", b"y")]}
+    return asyncio.ensure_future(waiting(scope, None, None))
+
+
+def test_a_look_waits_until_the_server_has_pushed_and_no_other_site_wakes_it(monkeypatch):
+    monkeypatch.setattr(superlink, "HOLD_SECONDS", 600.0)
+    monkeypatch.setattr(superlink, "CALM_SECONDS", 0.0)
+
+    async def scenario():
+        passed = []
+
+        async def app(scope, receive, send):
+            passed.append(scope["path"])
+
+        async def settled():
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return [passed.pop() for _ in range(len(passed))]
+
+        waiting, look = superlink.Waiting(app), "/v1/fleet/pull-messages"
+        first = [looks_of(waiting, look, caller) for caller in (b"north", b"coast")]
+        assert await settled() == [look, look]  # something may have come before
+        second = [looks_of(waiting, look, caller) for caller in (b"north", b"coast")]
+        assert await settled() == []
+        await waiting({"path": "/v1/fleet/push-object", "headers": []}, None, None)
+        assert await settled() == ["/v1/fleet/push-object"]
+        await waiting({"path": "/v1/runtime/push-messages", "headers": []}, None, None)
+        assert sorted(await settled()) == [look, look, "/v1/runtime/push-messages"]
+        await waiting({"path": "/v1/runtime/push-object", "headers": []}, None, None)
+        await asyncio.gather(*first, *second, looks_of(waiting, look, b"north"))  # what came in between is not missed
+        monkeypatch.setattr(superlink, "HOLD_SECONDS", 0.01)
+        await looks_of(waiting, look, b"north")  # and nobody waits for ever
+
+    asyncio.run(scenario())

@@ -5,7 +5,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from tacit.deploy.server.messages import BODY, BYTES, HEAD, WHOLE_BYTES, answer, new_nonce, question, read
+from tacit.deploy.server.messages import BODY, BYTES, HEAD, SHORT_BYTES, WHOLE_BYTES, answer, new_nonce, question, read
 from tacit.errors import BadInput
 
 ASK = {"kind": "train", "round": 3}
@@ -25,17 +25,17 @@ def parts(message):
     return [type(part).__name__ for part in get_all_nested_objects(message).values()]
 
 
-@pytest.mark.parametrize("body", [b"", b"abc", bytes(WHOLE_BYTES), bytes(WHOLE_BYTES + 1)])
+@pytest.mark.parametrize("body", [b"", bytes(SHORT_BYTES), bytes(SHORT_BYTES + 1), bytes(WHOLE_BYTES + 1)])
 def test_what_was_written_is_read(body):
     asked = ask(body)
     assert read(asked) == (ASK, body)
     assert read(answer({"again": True}, body, to=asked)) == ({"again": True}, body)
 
 
-def test_an_answer_is_sent_in_three_parts_and_a_question_in_four():
-    asked = ask(b"abc")
-    assert sorted(parts(asked)) == ["ConfigRecord", "ConfigRecord", "Message", "RecordDict"]
-    assert sorted(parts(answer({}, b"abc", to=asked))) == ["ConfigRecord", "Message", "RecordDict"]
+def test_a_short_question_and_an_answer_are_sent_in_three_parts():
+    asked = ask(bytes(SHORT_BYTES))
+    for message in (asked, answer({}, bytes(WHOLE_BYTES), to=asked)):
+        assert sorted(parts(message)) == ["ConfigRecord", "Message", "RecordDict"]
 
 
 def test_a_long_body_is_cut_into_pieces():
@@ -44,8 +44,8 @@ def test_a_long_body_is_cut_into_pieces():
         assert parts(message).count("ConfigRecord") == 4
 
 
-def test_the_body_of_a_round_is_stored_once_for_all_sites():
-    first, second = ask(b"abc", terms=1), ask(b"abc", terms=2)
+def test_a_rounds_long_body_is_stored_once_for_all_sites():
+    first, second = (ask(bytes(SHORT_BYTES + 1), terms=terms) for terms in (1, 2))
     assert first.content[HEAD].object_id != second.content[HEAD].object_id
     assert first.content[BODY].object_id == second.content[BODY].object_id
 
