@@ -13,34 +13,19 @@ from threading import Timer
 
 import httpx
 import pytest
+from redteam.conftest import make_federation
 
-import tacit
 from tacit.deploy.operate import inspect as check
 from tacit.deploy.operate.certificates import make_node_key
-from tacit.deploy.operate.init import init
 from tacit.deploy.operate.layout import open_federation
-from tacit.deploy.operate.processes import Processes, alive, free_port
-from tacit.deploy.operate.serve import follow, register, start_server
+from tacit.deploy.operate.processes import Processes, alive
+from tacit.deploy.operate.serve import follow
 from tacit.errors import TacitError
 
 
-def make(folder):
-    experiment = tacit.Experiment(name="door", train={"rounds": 1}, privacy={"kind": "local", "epsilon": 1.0})
-    return init(folder, sites="2", experiment=experiment, host="127.0.0.1", port=free_port())
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """A federation whose server is up, started and made under a umask that hides nothing."""
-    before = os.umask(0)
-    try:
-        federation = make(tmp_path_factory.mktemp("open") / "federation")
-        with Processes(home=federation.home) as processes:
-            start_server(federation, processes)
-            register(federation, processes)
-            yield federation
-    finally:
-        os.umask(before)
+def server(up):
+    return up[0]
 
 
 def outside(federation, method, path, **options):
@@ -96,7 +81,7 @@ def test_the_control_api_is_there_for_the_servers_own_people(server):
 
     connection = SuperLinkConnection(name="x", address=server.control, root_certificates=str(server.server / "ca.crt"))
     with init_http_client_from_connection(connection) as client:
-        assert sorted(node.name for node in client.ListNodes(ListNodesRequest()).nodes_info) == ["client-0", "client-1"]
+        assert sorted(node.name for node in client.ListNodes(ListNodesRequest()).nodes_info) == list(server.sites)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -120,7 +105,7 @@ def test_another_user_of_the_servers_machine_gets_no_byte_from_what_is_behind_th
 def test_a_site_joins_with_its_key_and_nobody_with_another(server, tmp_path):
     from tacit.deploy.server.node import FleetNode, NotLetIn
 
-    node = FleetNode(server.site("client-0"), server=server.address)
+    node = FleetNode(server.site("client-2"), server=server.address)
     node.join(died=False)
     node.beat()
     assert node.look() is None
@@ -206,7 +191,7 @@ def test_a_folder_of_before_is_closed_when_its_site_or_server_starts(tmp_path):
 
 
 def test_a_serverapp_that_died_and_that_nobody_has_waited_for_is_found_and_said(tmp_path):
-    federation = make(tmp_path / "federation")
+    federation = make_federation(tmp_path / "federation")
     zombie = subprocess.Popen(["true"])
     while alive(zombie.pid):
         time.sleep(0.01)
@@ -220,7 +205,7 @@ def test_a_serverapp_that_died_and_that_nobody_has_waited_for_is_found_and_said(
 
 
 def test_the_last_word_of_a_server_on_its_way_out_is_not_taken_for_the_new_servers(tmp_path):
-    federation = make(tmp_path / "federation")
+    federation = make_federation(tmp_path / "federation")
     federation.results.mkdir()
     late = {"state": "failed", "text": "gone", "pid": os.getpid(), "began": time.time() - 60, "time": time.time() + 60}
     fresh = {
@@ -238,7 +223,7 @@ def test_the_last_word_of_a_server_on_its_way_out_is_not_taken_for_the_new_serve
 
 
 def test_a_copied_folder_is_as_it_was_made_and_names_no_place_of_the_one_it_was_copied_from(tmp_path):
-    first = make(tmp_path / "first")
+    first = make_federation(tmp_path / "first")
     shutil.copytree(first.folder, tmp_path / "second")
     shutil.rmtree(first.folder)
     second = open_federation(tmp_path / "second")

@@ -27,12 +27,10 @@ from flwr.proto.message_pb2 import (
 )
 from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate_object_tree
 from flwr.supercore.task_identity import TaskIdentity
-from redteam.test_deployment import make, raw
+from redteam.test_deployment import raw
 
 from tacit.deploy.operate.certificates import make_node_key
 from tacit.deploy.operate.connections import announce as announce_length
-from tacit.deploy.operate.processes import Processes
-from tacit.deploy.operate.serve import register, start_server
 from tacit.deploy.server.messages import answer
 from tacit.deploy.server.node import FleetNode, NotLetIn
 
@@ -84,15 +82,11 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    federation = make(tmp_path_factory.mktemp("gateway") / "federation")
-    with Processes(home=federation.home) as processes:
-        start_server(federation, processes)
-        register(federation, processes)
-        made = Server(federation, processes)
-        yield made
-        for node in made.nodes.values():
-            node.leave()
+def server(up):
+    made = Server(*up)
+    yield made
+    for node in made.nodes.values():
+        node.leave()
 
 
 @pytest.fixture
@@ -295,19 +289,18 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("path", CALLS)
-def test_nobody_calls_in_the_name_of_another_site_or_of_the_server(server, run, path):
-    liar, victim, asked = server.node("client-0"), server.node("client-1"), CALLS[path]
+def test_nobody_calls_in_the_name_of_another_site_or_of_the_server(server, run):
+    victim, mine = server.node("client-1"), server.federation.site("client-0")
     run.ask(victim.node.node_id)
-    asked.node.node_id = victim.node.node_id
-    assert server.post(path, asked.SerializeToString(), proof=proof(server.federation.site("client-0"))) == 401
-    asked.node.node_id = 1
-    body, length = asked.SerializeToString(), b"Content-Length: %d\r\n\r\n" % asked.ByteSize()
-    start = b"POST /v1/runtime/" + path.encode() + b" HTTP/1.1\r\nContent-Type: application/protobuf\r\n"
-    for token in (b"", b"flwr-task-token: guessed\r\n", b"flwr-task-token: a\r\nflwr-task-token: b\r\n"):
-        assert raw(server.federation, start + token + length + body, port=server.federation.inner_port) == [401]
+    tokens = (b"", b"flwr-task-token: guessed\r\n", b"flwr-task-token: a\r\nflwr-task-token: b\r\n")
+    for path, asked in CALLS.items():
+        asked.node.node_id = victim.node.node_id
+        assert server.post(path, asked.SerializeToString(), proof=proof(mine)) == 401
+        asked.node.node_id = 1
+        for token in tokens:
+            sent = head(path, asked.ByteSize(), token + b"Connection: close\r\n").replace(b"fleet", b"runtime")
+            assert raw(server.federation, sent + asked.SerializeToString(), port=server.federation.inner_port) == [401]
     assert victim.look() is not None
-    assert liar.look() is None
 
 
 def test_a_registered_site_does_not_stall_everybody_with_thousands_of_parts_of_an_answer(server, run):
