@@ -86,17 +86,16 @@ def test_updates_that_differ_in_one_direction_are_told_apart_and_equal_ones_are_
     assert 0.4 < np.mean(blind[:200, None] > blind[None, 200:]) < 0.6
 
 
-@pytest.mark.parametrize(("classes", "words"), [(["11"], "with.classes"), (list(range(10)), "Every row")])
-def test_a_property_that_no_row_or_every_row_has_is_refused(tmp_path, classes, words):
-    with pytest.raises(BadInput, match=words):
-        attacks.attack("property", SMALL, out=tmp_path, options={"classes": classes})
-
-
-def test_clients_that_all_have_one_kind_of_row_are_refused_by_name_of_the_property(tmp_path):
-    natural = {"clients": 2, "partition": "shards", "shards_per_client": 1}
-    experiment = Experiment(**SMALL.model_dump(exclude_none=True) | {"data": natural})
-    with pytest.raises(BadInput, match="have rows with and without the property class 0"):
-        attacks.attack("property", experiment, out=tmp_path, options={"classes": [0]})
+def test_a_property_that_no_row_or_every_row_or_nobody_has_beside_other_rows_is_refused(tmp_path):
+    shards = {"data": {"clients": 2, "partition": "shards", "shards_per_client": 1}}
+    apart = Experiment(**SMALL.model_dump(exclude_none=True) | shards)
+    for experiment, classes, words in (
+        (SMALL, ["11"], "with.classes"),
+        (SMALL, list(range(10)), "Every row"),
+        (apart, [0], "have rows with and without the property class 0"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            attacks.attack("property", experiment, out=tmp_path, options={"classes": classes})
 
 
 def test_updates_without_noise_give_a_group_of_classes_away_and_a_game_is_not_played_twice(tmp_path):

@@ -94,12 +94,9 @@ def test_a_number_of_canaries_that_is_none_is_the_sites_own_mistake(tmp_path, co
     assert server.charges() == []
 
 
-def test_a_site_without_canaries_says_how(tmp_path):
-    with pytest.raises(BadInput, match=r"Set canaries = 500 in its site\.toml .*tacit audit EXPERIMENT"):
-        audit_site(Server(tmp_path / "site", experiment()).folder)
-
-
 def test_no_server_plants_canaries_at_a_site(tmp_path):
+    with pytest.raises(BadInput, match=r"Set canaries = 500 in its site\.toml .*tacit audit EXPERIMENT"):
+        audit_site(Server(tmp_path / "without", experiment()).folder)
     server = Server(tmp_path / "site", experiment(audit={"canaries": 100}))
     with pytest.raises(Refused, match="audits itself"):
         server.agree()

@@ -95,7 +95,7 @@ def test_an_honest_client_sends_the_same_whoever_is_malicious_and_a_malicious_on
         assert torch.equal(one.tensors["update"], other.tensors["update"]) == (index not in bad)
 
 
-def test_before_their_first_round_malicious_clients_are_honest_and_who_they_are_follows_from_the_seed_alone():
+def test_who_is_malicious_follows_from_the_seed_all_are_honest_before_their_first_round_and_then_boost_their_updates():
     parts = build(experiment(attack={"start": 1}))
     other = build(experiment(attack={"kind": "dba", "clients": 1}))
     assert other.attack[0].malicious == parts.attack[0].malicious
@@ -105,6 +105,10 @@ def test_before_their_first_round_malicious_clients_are_honest_and_who_they_are_
     for round, same in ((0, True), (1, False)):
         pair = (sent(parts, algorithm, round=round)[bad] for algorithm in (parts.algorithm, honest_twin(parts)))
         assert torch.equal(*(message.tensors["update"] for message in pair)) == same
+    once, usual = (build(experiment(attack={"clients": 2, **more})) for more in ({"boost": 1.0}, {}))
+    bad = once.attack[0].malicious[0]
+    one, other = (sent(parts, parts.algorithm)[bad].tensors["update"] for parts in (once, usual))
+    assert torch.allclose(other, 5 * one, rtol=1e-4, atol=1e-7)  # by the number of clients for each malicious one
 
 
 def test_a_malicious_client_goes_through_the_clip_of_central_dp_whatever_it_sends():
@@ -130,13 +134,6 @@ def test_under_local_dp_a_malicious_client_may_skip_its_noise_and_states_it_all_
     assert length(own[bad]) > 0.8 * expected
     plain = build(experiment(attack={"boost": 1.0}))
     assert length(none[bad]) == pytest.approx(length(sent(plain, plain.algorithm)[bad]), rel=1e-4)
-
-
-def test_a_boost_multiplies_and_is_the_number_of_clients_for_each_malicious_one_unless_said():
-    once, usual = (build(experiment(attack={"clients": 2, **more})) for more in ({"boost": 1.0}, {}))
-    bad = once.attack[0].malicious[0]
-    one, other = (sent(parts, parts.algorithm)[bad] for parts in (once, usual))
-    assert torch.allclose(other.tensors["update"], 5 * one.tensors["update"], rtol=1e-4, atol=1e-7)
 
 
 def test_the_parts_of_a_distributed_trigger_are_the_whole_which_is_measured_on_rows_of_other_classes():
@@ -301,24 +298,16 @@ def test_a_trigger_that_a_table_cannot_carry_is_refused(table, trigger, words):
     ("attack", "words"),
     [
         ({"clients": 0.0}, r"attack\.clients to be a whole number of at least 1 or a number above 0 and below 1"),
-        ({"clients": 1.5}, r"attack\.clients to be a whole number of at least 1 or"),
-        ({"clients": 0}, r"attack\.clients to be a whole number of at least 1"),
         ({"clients": 10}, "at least one honest client"),
-        ({"clients": 0.99}, "at least one honest client"),
         ({"start": 2}, r"attack\.start < train\.rounds = 2"),
-        ({"start": -1}, r"attack\.start to be a whole number of at least 0"),
         ({"target": "dog"}, "'dog' is no class of digits. There are: 0, 1"),
-        ({"target": 10}, "'10' is no class"),
         ({"kind": "replacment"}, "Did you mean 'replacement'"),
         ({"bost": 3.0}, r"Did you mean 'attack\.boost'"),
-        ({"boost": 0.0}, r"attack\.boost > 0"),
-        ({"poison": 0.0}, r"0 < attack\.poison <= 1"),
         ({"trigger": 8}, "a square within pictures of 8 x 8"),
         ({"trigger": {"age": 1}}, "These rows are pictures"),
         ({"kind": "dba", "parts": 1}, r"attack\.parts >= 2"),
         ({"kind": "edge-case", "source": "0"}, "no class beside the target"),
         ({"kind": "edge-case", "trigger": 2}, r"leave out attack\.trigger"),
-        ({"kind": "adaptive", "passes": 0}, r"attack\.passes"),
         ({"noise": "none"}, r"attack\.noise = \"none\" is for"),
         ({"kind": "tacit.algorithms.rules.mean:mean"}, r"to make a tacit\.engine\.malicious\.Malice"),
     ],
@@ -344,15 +333,12 @@ def test_where_malicious_clients_cannot_be_simulated_they_are_refused(more, word
         tacit.Experiment(**{"attack": {}} | more)
 
 
-def test_a_task_without_classes_has_no_backdoor():
-    rows = tacit.Dataset(torch.rand(40, 1, 4, 4).numpy(), torch.rand(40).numpy(), classes="numbers", test_share=0.5)
-    values = {"task": {"kind": "regression"}, "data": {"clients": 2}, "train": {"rounds": 1}, "attack": {}}
-    with pytest.raises(BadInput, match="A backdoor leads to a class"):
-        tacit.run(tacit.Experiment(**values), data=rows)
-
-
 def test_in_a_deployment_and_under_an_audit_there_are_no_malicious_clients():
     chosen = experiment(privacy="local", attack={})
+    rows = tacit.Dataset(torch.rand(40, 1, 4, 4).numpy(), torch.rand(40).numpy(), classes="numbers", test_share=0.5)
+    numbers = {"task": {"kind": "regression"}, "data": {"clients": 2}, "train": {"rounds": 1}, "attack": {}}
+    with pytest.raises(BadInput, match="A backdoor leads to a class"):
+        tacit.run(tacit.Experiment(**numbers), data=rows)
     with pytest.raises(BadInput, match="in a deployment nobody is on purpose"):
         deployable(chosen, "3", trial=True)
     with pytest.raises(BadInput, match=r"leave out \[attack\]"):
