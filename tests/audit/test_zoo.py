@@ -33,7 +33,7 @@ ZOO = [
     (kind, trainer, bug)
     for kind, bugs in BUGS.items()
     for trainer in TRAINERS
-    for bug in (None, *bugs)
+    for bug in (None, *(bugs if trainer != "side by side" else ("reuse", bugs[-1])))  # forks of one by one
     if (kind, trainer) not in UNFIT and (trainer == "one by one" or bug not in SERVER.get(kind, ()))
 ]
 
