@@ -27,8 +27,8 @@ PAGE = Path(__file__).with_name("keys.md")
 HEAD = """# Every key of an experiment file
 
 Written by `python docs/keys.py` from the code; do not edit. [Concepts](concepts.md) explains how keys belong together, and
-`tacit plan EXPERIMENT` says what they cost. `--set table.key=value` sets any key from the command line. A default stands behind
-the type; without one nothing is set. A table that names a part (a source, a model, a loss, a rule, an attack) takes that part's
+`tacit plan EXPERIMENT` says what they cost. `--set table.key=value` sets any key from the command line. Behind each key stand
+its type and its default; without one nothing is set. A table that names a part (a source, a model, a loss, a rule, an attack) takes that part's
 own options too: they stand below it. Keys that do not combine are refused in one sentence that says what to do.
 """
 ROOMS = {  # the rooms whose parts a table names: the key that does, and what a part is given beside its options
@@ -41,7 +41,6 @@ ROOMS = {  # the rooms whose parts a table names: the key that does, and what a 
     "attack": [("tacit.engine.malicious", "kind", ())],
 }
 ATTACKS = "tacit.lab.attacks"
-TABLE = "| key | takes; default | meaning |\n|---|---|---|"
 Words = dict[str, str]
 
 
@@ -150,8 +149,8 @@ def default(value: Any) -> str:
 
 
 def row(key: str, kind: Any, value: Any, meaning: str) -> str:
-    """A line of a table."""
-    return f"| `{key}` | {shape(kind)}{default(value)} | {meaning.replace('|', chr(92) + '|')} |"
+    """A line of a list."""
+    return f"- `{key}` ({shape(kind)}{default(value)}): {meaning}"
 
 
 def page() -> str:
@@ -159,7 +158,7 @@ def page() -> str:
     lines, found, tables = [HEAD, "`name`, above all tables, names the experiment.\n"], list(parts()), sections()
     for heading, section in tables.items():
         said, name = meanings(section), section.table()
-        lines += [f"## `{heading}`\n", TABLE]
+        lines.append(f"## `{heading}`\n")
         lines += [
             row(key, one.annotation, one.default, said[key])
             for key in own_keys(section)
@@ -169,14 +168,13 @@ def page() -> str:
         if heading != f"[{name}]":
             continue
         for _, key, part, rows in [one for one in found if one[0] == name and one[3]]:
-            lines += [f'### `{name}.{key} = "{part}"`\n', TABLE, *(row(*one) for one in rows), ""]
+            lines += [f'### `{name}.{key} = "{part}"`\n', *(row(*one) for one in rows), ""]
         plain = [f"`{part}`" for table, _, part, rows in found if table == name and not rows]
         lines += [f"Without options of their own: {', '.join(plain)}.\n"] if plain else []
     lines.append("## `tacit attack`\n\nThese are no keys of a file: an attack takes them as `--with key=value`.\n")
     for attack in plugin.names(ATTACKS):
         lines += [
             f"### `tacit attack {attack} --with`\n",
-            TABLE,
             *(row(*one) for one in options(ATTACKS, attack, ())),
             "",
         ]

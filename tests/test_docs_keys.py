@@ -40,10 +40,10 @@ def test_every_option_of_every_part_is_on_the_page_of_keys_with_a_meaning():
 
 
 def page_tables(text):
-    """The keys of every table of a page, by the heading above it."""
+    """The keys of every list of a page, by the heading above it."""
     found, heading = {}, ""
     for line in text.splitlines():
         heading = line if line.startswith("#") else heading
-        if line.startswith("| `"):
+        if line.startswith("- `"):
             found.setdefault(heading, []).append(line.split("`")[1])
     return found
