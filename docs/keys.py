@@ -26,10 +26,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path(__file__).with_name("keys.md")
 HEAD = """# Every key of an experiment file
 
-Written by `python docs/keys.py` from the code; do not edit. [Concepts](concepts.md) explains how keys belong together, and
-`tacit plan EXPERIMENT` says what they cost. `--set table.key=value` sets any key from the command line. Behind each key stand
-its type and its default; without one nothing is set. A table that names a part (a source, a model, a loss, a rule, an attack) takes that part's
-own options too: they stand below it. Keys that do not combine are refused in one sentence that says what to do.
+Written by `python docs/keys.py` from the code; do not edit. [Concepts](concepts.md) explains how keys belong
+together, and `tacit plan EXPERIMENT` says what they cost. `--set table.key=value` sets any key from the command line.
+Behind each key stand its type and its default; without one nothing is set. A table that names a part (a source, a
+model, a loss, a rule, an attack) takes that part's own options too: they stand below it. Keys that do not combine are
+refused in one sentence that says what to do.
 """
 ROOMS = {  # the rooms whose parts a table names: the key that does, and what a part is given beside its options
     "data": [("tacit.data.sources", "name", ())],

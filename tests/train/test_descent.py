@@ -173,7 +173,7 @@ def test_batches_are_sampled_as_the_accountant_is_told(monkeypatch):
         return real(x, y, **given)
 
     monkeypatch.setitem(work.__dict__, "clipped_sum", spy)
-    privately(work, theta, marked, PLAIN, steps=1500, clip=1.0, rate=0.1)
+    privately(work, theta, marked, PLAIN, steps=800, clip=1.0, rate=0.1)
     assert is_poisson_sampling(batches, size=SIZE, rate=0.1)
     assert any(len(batch) == 0 for batch in batches)
 
