@@ -123,6 +123,7 @@ CLIENTS = {
     "classes": [str | int],
     "labels": [[_is_count]],
     "together": _is_count,
+    "batch_shares?": [is_number],
     "ledger?": str,
     "guarantee?": PROMISE
     | {"epsilon": dict.fromkeys(RANGE, lambda end: is_number(end) and end >= 0)}

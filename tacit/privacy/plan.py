@@ -155,6 +155,15 @@ class Statement(ABC):
         """`tacit plan`: a row for every group of clients that pay alike. Raises BadInput where there is nothing to plan."""
         raise BadInput(f'privacy.kind = "{remaining.experiment.privacy.kind}" has nothing to plan.')
 
+    def advice(self, remaining: Remaining) -> str:
+        """What `tacit plan` adds where another kind of privacy would serve these clients better; else nothing."""
+        return ""
+
+    @property
+    def batch_shares(self) -> np.ndarray | None:
+        """Each client's share of the records in a round, where clients are drawn from at rates of their own."""
+        return None
+
     @property
     def training_clip(self) -> float | None:
         """The norm that training bounds; None where it bounds nothing. It is for reports: what bounds is the mechanism."""

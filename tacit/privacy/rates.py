@@ -7,12 +7,14 @@ gradient is z C / B. Larger z allows larger rates. Docs: docs/derivations.md; no
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from dp_accounting import DpEvent
 
 from tacit import check
 from tacit.errors import BadInput
-from tacit.privacy.accounting import rdp
+from tacit.privacy.accounting import price, rdp
 from tacit.privacy.accounting.price import smallest
 
 TRIED = np.geomspace(0.3, 400.0, 48)  # multipliers; 160 was best among those that were tried for small budgets
@@ -20,6 +22,7 @@ NODES = np.concatenate(
     [np.geomspace(1e-5, 0.5, 26), np.linspace(0.55, 1.0, 6)]
 )  # rates between which a cheap price is interpolated
 WITHIN = 1.05  # of the least noise over batch: among these the largest rates are taken, which leave least to the batches' secrecy
+TELLING = 0.8  # of the noise: what is hardly less is not worth a sentence
 SMALLEST = 1e-5  # a client that is drawn more rarely takes part in nothing
 MOST_CAP = 2.0  # the default never lets a record of one client count for more than two of another's
 
@@ -37,6 +40,10 @@ class Rates:
     def batch(self, sizes: np.ndarray) -> float:
         """B, the expected number of records in a round's sum."""
         return float(self.rates @ sizes)
+
+    def shares(self, sizes: np.ndarray) -> np.ndarray:
+        """Each client's share of it."""
+        return self.rates * sizes / self.batch(sizes)
 
 
 def choose(
@@ -80,6 +87,66 @@ def choose(
     exact = {epsilon: _largest(cost, z, epsilon, named.get(epsilon, "a client")) for epsilon in np.unique(epsilons)}
     rates = np.array([exact[epsilon] for epsilon in epsilons])
     return Rates(float(z), np.minimum(rates, found_cap * rates.min()), float(found_cap))
+
+
+def noise_alone(epsilons: np.ndarray, sizes: np.ndarray, *, rounds: int, delta: float) -> float:
+    """About the noise over batch of as many steps where every client noises its own gradients, at the rate and with the multiplier
+    that serve it best, and their means are weighted by inverse variance: what the mean gradient would carry, were data alike."""
+    cheap = rough(rounds=rounds, delta=delta)
+    least = np.min([z / np.maximum(_interpolated(cheap, z, epsilons) * sizes, 1e-300) for z in TRIED], axis=0)
+    return float((least**-2.0).sum() ** -0.5)
+
+
+def advice(remaining: Any, *, rounds: int, noise: float, trusted: float = 1.0) -> str:
+    """Sentences where another kind would leave less noise than `noise`, the noise over batch of a round in which all report;
+    `trusted` is the share of it that a trusted server would need."""
+    population = remaining.population
+    settings = {"rounds": rounds, "delta": population.delta}
+    alone, said = noise_alone(np.asarray(population.to_spread, float), np.asarray(population.sizes), **settings), []
+    if alone < TELLING * noise:
+        said.append(
+            f'Note: noise at every client (privacy.kind = "local", rule random-effects or inverse-variance) would leave'
+            f" {alone / noise:.2g} of this noise where clients' data are alike: few loose clients would carry the model. So they"
+            " would, in part, with a larger privacy.rate_cap."
+        )
+    if trusted < TELLING:
+        said.append(
+            f'With a trusted server (privacy.kind = "central") {trusted:.2g} of this noise would do: shares are sized for the'
+            " fewest reports, less those that collude."
+        )
+    return " ".join(said)
+
+
+def rows(
+    chosen: Rates,
+    sizes: np.ndarray,
+    remaining: Any,
+    events: Sequence[DpEvent],
+    *,
+    rounds: int,
+    more: Callable[[Sequence[int]], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """`tacit plan`: a row for every group of clients with the same budget, with its rates; `more` is what a kind has beside."""
+    table, rates, z = [], chosen.rates, chosen.multiplier
+    for members in remaining.groups():
+        ends = remaining.ends(members)
+        left = [remaining.rounds(k, events[k], hint=rounds) for k in ends]
+        table.append(
+            {
+                **remaining.whose(members),
+                "noise_multiplier": [z, z],
+                "sampling_rate": [float(rates[members].min()), float(rates[members].max())],
+                "steps": [1, 1],
+                "planned_rounds": rounds,
+                "affordable_rounds": [min(left), max(left)],
+                "epsilon_spent": max(
+                    price.epsilon(((events[k], rounds),), delta=remaining.population.delta) for k in ends
+                ),
+                "noise_over_batch": z / chosen.batch(sizes),
+                **more(ends),
+            }
+        )
+    return table
 
 
 def rough(*, rounds: int, delta: float) -> Cost:

@@ -76,6 +76,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool
         "labels": {key: known[key] for key in ("classes", "together")} | {"counts": known["labels"]}
         if known.get("labels")
         else None,
+        "weights": weights(known),
         "refused": {"count": len(refused), "some": refused[:MOST_REFUSED]},
         "audit": None if live else files.audit,
         "central": bool(known.get("all_pay")),
@@ -83,6 +84,17 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool
         "notes": list((summary or known).get("notes") or []),
         "not_better": not_better(summary) if summary else "",
     }
+
+
+def weights(known: dict[str, Any]) -> dict[str, Any] | None:
+    """Whose records count how much, from those drawn least often on: each client's share of all records and of a round's batch.
+    None where all are drawn alike, or where there are other numbers than clients."""
+    sizes, shares = known.get("records") or [], known.get("batch_shares") or []
+    if not sizes or len(shares) != len(sizes) or not sum(sizes):
+        return None
+    each = [(share / max(1, size), size / sum(sizes), share) for size, share in zip(sizes, shares, strict=True)]
+    each = sorted(each)[:: -(-len(each) // MOST_POINTS)]
+    return {"rows": [short(rows) for _, rows, _ in each], "batch": [short(batch) for *_, batch in each]}
 
 
 def metric_facts(files: RunFiles) -> dict[str, Any]:

@@ -113,7 +113,11 @@ def of_experiment(experiment: Experiment) -> list[dict[str, Any]]:
     more: dict[str, Any] = {}
     if judged and plan.priced and (note := tells_nothing(experiment, judged, plan, population)):
         more["note"] = note
-    if plan.rule(experiment, population) is not None:  # without one, clients count alike, or up to privacy.weight_cap
+    if advice := plan.advice(Remaining(experiment, population, before)):
+        more["note"] = advice
+    if (
+        plan.rule(experiment, population) is not None and plan.batch_shares is None
+    ):  # without one, clients count alike, or up to privacy.weight_cap
         more["most_share"] = share_of(experiment.aggregate.most_share, len(population))
     if before.runs:
         more |= {"ledger": str(ledger), "ledger_runs": before.runs, "ledger_delta": before.of(ALL).delta}

@@ -20,12 +20,15 @@ from tacit.algorithms import finished
 from tacit.algorithms.record_sums import RecordSums, SumNoise
 from tacit.crypto.grid import Quantised, RoundedSum
 from tacit.engine.assemble import build
+from tacit.engine.run_files import read
 from tacit.engine.trainers import OneByOne
 from tacit.errors import BadInput, Refused, TacitError
 from tacit.privacy.accounting import price
 from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import kind_of
 from tacit.random import seeded
+from tacit.report.collect import run_page
+from tacit.report.plan import of_experiment
 from tacit.training.optimizer import CONSTANT, Sgd
 from tacit.training.sgd import Trained, Workspace, clipped_sum_slow
 from tacit.types import Bounded, Budget, Client, Message
@@ -433,3 +436,37 @@ def test_integers_that_could_wrap_are_refused_before_anything_runs(tmp_path):
     with pytest.raises(BadInput, match="do not fit: use less noise"):
         tacit.run(secret("masks", privacy={"noise_multiplier": 1e15}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["central", "distributed"])
+def test_a_plan_says_each_clients_rate_and_price_and_what_is_left_once_batches_are_known(kind):
+    privacy = {"kind": kind, "noise_multiplier": 2.0, "rate_cap": None, "epsilon": 1.0, "delta": 1e-5}
+    (row,) = of_experiment(experiment(privacy=privacy, train={"rounds": 100}))
+    assert row["sampling_rate"][0] < 0.2
+    assert 0.99 < row["epsilon_spent"] <= 1.0
+    assert 33 < row["epsilon_batches_known"] < 36  # of 100 Gaussians with multiplier 2: 33.1 in closed form
+    assert row["noise_over_batch"] == pytest.approx(2.0 / (240 * row["sampling_rate"][0]), rel=1e-3)
+    assert row["affordable_rounds"] == [100, 100]
+    if kind == "distributed":
+        assert row["epsilon_single_reports"] > row["epsilon_spent"]
+
+
+def test_a_plan_says_where_noise_at_every_client_or_a_trusted_server_would_serve_better():
+    loose = {"epsilon": (0.1, 0.1, 0.1, 20.0), "rate_cap": None}
+    (said,) = {row["note"] for row in of_experiment(experiment(privacy=loose, train={"rounds": 50}))}
+    assert "would leave 0." in said
+    assert 'privacy.kind = "local"' in said
+    equal = {"epsilon": 2.0, "rate_cap": None}
+    assert "note" not in of_experiment(experiment(privacy=equal, train={"rounds": 50}))[0]
+    half = equal | {"kind": "distributed", "colluding": 2}
+    assert 'privacy.kind = "central") 0.71 of this noise' in of_experiment(experiment(privacy=half))[0]["note"]
+
+
+def test_the_page_shows_whose_records_count_how_much(tmp_path):
+    made = experiment(privacy={"epsilon": (0.3, 0.3, 0.3, 9.0), "rate_cap": 2.0}, train={"rounds": 2})
+    tacit.run(made, out=tmp_path / "run")
+    found = run_page(read(tmp_path / "run"))["weights"]
+    assert found["rows"] == [0.25] * 4
+    assert sum(found["batch"]) == pytest.approx(1.0, abs=1e-3)
+    assert found["batch"][0] < 0.25 < found["batch"][-1]
+    assert found["batch"] == pytest.approx(sorted(built(made).plan.batch_shares), abs=1e-3)

@@ -207,6 +207,17 @@ def test_labels_by_clients_have_names_counts_and_a_scale(browser, ended):
     assert str(most) in said
 
 
+def test_a_run_of_noise_once_shows_each_clients_share_of_the_batch(browser, tmp_path):
+    privacy = {"kind": "central", "unit": "record", "epsilon": (0.3, 0.3, 0.3, 0.3, 9.0), "rate_cap": 2.0}
+    tacit.run(
+        changed(privacy=privacy, train={"rounds": 2, "local_steps": 1, "sampling_rate": None}), out=tmp_path / "run"
+    )
+    show(browser, tmp_path / "run" / "report.html", width=1280)
+    words = browser.value("document.body.innerText")
+    assert "Share of the batch, client by client" in words
+    assert "share of all records" in words
+
+
 def test_a_deployment_names_its_sites_with_their_states_and_reasons(browser, deployed):
     show(browser, deployed / "report.html")
     states = [row[1] for row in cells(browser, ".sites")]

@@ -18,7 +18,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import ONE_RECORD, Words
 from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import Plan, Remaining, Traits
-from tacit.privacy.rates import Rates, choose
+from tacit.privacy.rates import Rates, advice, choose, rows
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring, descent_of
 from tacit.types import Client
@@ -99,27 +99,22 @@ class RecordSumsPlan(Plan):
         """Names where the noise stands."""
         return "central DP of records (noise once, on the sum)"
 
+    @property
+    def batch_shares(self) -> np.ndarray:
+        """By rates."""
+        return self.chosen.shares(self.sizes)
+
     def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         """A row for every group of clients with the same budget, each with its rates and what remains if batches are known."""
-        table, rates, z = [], self.chosen.rates, self.chosen.multiplier
-        for members in remaining.groups():
-            ends = remaining.ends(members)
-            left = [remaining.rounds(k, self._mechanisms[k].event(), hint=self.participations) for k in ends]
-            known = ((dp_accounting.GaussianDpEvent(z), self.participations),)
-            table.append(
-                {
-                    **remaining.whose(members),
-                    "noise_multiplier": [z, z],
-                    "sampling_rate": [float(rates[members].min()), float(rates[members].max())],
-                    "steps": [1, 1],
-                    "planned_rounds": self.participations,
-                    "affordable_rounds": [min(left), max(left)],
-                    "noise_over_batch": z / self.chosen.batch(self.sizes),
-                    "epsilon_batches_known": price.epsilon(known, delta=remaining.population.delta),
-                    "guarantee": LEVEL,
-                }
-            )
-        return table
+        known = ((dp_accounting.GaussianDpEvent(self.chosen.multiplier), self.participations),)
+        more = {"epsilon_batches_known": price.epsilon(known, delta=remaining.population.delta), "guarantee": LEVEL}
+        events = [mechanism.event() for mechanism in self._mechanisms]
+        return rows(self.chosen, self.sizes, remaining, events, rounds=self.participations, more=lambda _: more)
+
+    def advice(self, remaining: Remaining) -> str:
+        """Where noise at every client would be less."""
+        noise = self.chosen.multiplier / self.chosen.batch(self.sizes)
+        return advice(remaining, rounds=self.participations, noise=noise)
 
 
 class CentralRecords:

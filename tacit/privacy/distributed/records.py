@@ -1,6 +1,7 @@
 """Distributed DP of records: noise once on a sum that nobody opens one by one, each client at a rate of its own."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from tacit.privacy.guarantee import ACCOUNTANT, ONE_RECORD, Words
 from tacit.privacy.integers import distance
 from tacit.privacy.mechanism import NoiseState
 from tacit.privacy.plan import Plan, Remaining, Traits
-from tacit.privacy.rates import Rates, choose
+from tacit.privacy.rates import Rates, advice, choose, rows
 from tacit.privacy.wiring import Wiring, descent_of
 from tacit.random import Stream
 from tacit.types import Client, Shared
@@ -116,30 +117,34 @@ class SecretRecordsPlan(DistributedPlan):
         """Names where the noise stands."""
         return "distributed DP of records (noise once, on the sum)"
 
+    @property
+    def batch_shares(self) -> np.ndarray:
+        """By rates."""
+        return self.chosen.shares(self.sizes)
+
     def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
-        """A row for every group of clients with the same budget: rates, and what is left if the secrecy of sums fails."""
-        table, rates, noise, delta = [], self.chosen.rates, self.noises[0], remaining.population.delta
-        for members in remaining.groups():
-            ends = remaining.ends(members)
-            left = [remaining.rounds(k, self._mechanisms[k].event(), hint=self.participations) for k in ends]
-            alone = max(
-                price.epsilon(((self._mechanisms[k].event().alone(), self.participations),), delta=delta) for k in ends
-            )
-            table.append(
-                {
-                    **remaining.whose(members),
-                    "noise_multiplier": [noise.multiplier, noise.multiplier],
-                    "sampling_rate": [float(rates[members].min()), float(rates[members].max())],
-                    "steps": [1, 1],
-                    "planned_rounds": self.participations,
-                    "affordable_rounds": [min(left), max(left)],
-                    "fewest_reports": noise.fewest,
-                    "noise_over_batch": noise.multiplier / self.chosen.batch(self.sizes),
-                    "epsilon_single_reports": alone,
-                    "guarantee": f"record level, {ONE_RECORD}, {noise.law} shares on the sum of all clients' Poisson batches",
-                }
-            )
-        return table
+        """A row for every group of clients with the same budget: rates, and what is left if batches are known or secrecy fails."""
+        noise, delta, events = self.noises[0], remaining.population.delta, [one.event() for one in self._mechanisms]
+
+        def most(of: Sequence[SampledSumDpEvent]) -> float:
+            return max(price.epsilon(((event, self.participations),), delta=delta) for event in of)
+
+        def more(ends: Sequence[int]) -> dict[str, Any]:
+            return {
+                "fewest_reports": noise.fewest,
+                "epsilon_batches_known": most([replace(events[k], sampling_rate=1.0) for k in ends]),
+                "epsilon_single_reports": most([events[k].alone() for k in ends]),
+                "guarantee": f"record level, {ONE_RECORD}, {noise.law} shares on the sum of all clients' Poisson batches",
+            }
+
+        return rows(self.chosen, self.sizes, remaining, events, rounds=self.participations, more=more)
+
+    def advice(self, remaining: Remaining) -> str:
+        """Where noise at every client, or a trusted server, would leave less; all reports are in the sum."""
+        noise, batch = self.noises[0], self.chosen.batch(self.sizes)
+        whole = noise.multiplier * math.sqrt(noise.most / noise.honest)
+        of = {"noise": whole / batch, "trusted": noise.multiplier / whole}
+        return advice(remaining, rounds=self.participations, **of)
 
 
 class DistributedRecords:
