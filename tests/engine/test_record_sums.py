@@ -240,9 +240,8 @@ def test_what_cannot_stand_beside_it_is_refused_in_one_sentence(change, why):
 
 
 def test_what_has_no_price_or_no_wire_yet_is_refused():
-    for how in ("none", "masks"):
-        with pytest.raises(Refused, match="would read the site's single report"):
-            kind_of(secret(how)).refuse_at_site(secret(how))
+    with pytest.raises(Refused, match="would read the site's single report"):
+        kind_of(secret()).refuse_at_site(secret())
     with pytest.raises(BadInput, match="sets no limit"):
         built(experiment(privacy={"epsilon": (1.0, 2.0, 3.0, math.inf)}))
     with pytest.raises(
