@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from trained import same_model
+from trained import Stop, same_model, stop_after
 
 import tacit
 from tacit.algorithms import PopulationStatistics, Server, finished
@@ -80,15 +80,6 @@ def experiment(privacy, **train):
     )
 
 
-class Stop(Exception):
-    pass
-
-
-def stop(record):
-    if record["round"] == 1:
-        raise Stop
-
-
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize(
     "privacy", [{"kind": "none"}, {"kind": "local", "epsilon": "uniform"}, {"kind": "central", "epsilon": 8.0}]
@@ -97,7 +88,7 @@ def test_every_kind_takes_every_optimizer_and_resumes_bit_for_bit(tmp_path, priv
     chosen = experiment(privacy, server_optimizer=optimizer)
     tacit.run(chosen, out=tmp_path / "whole")
     with pytest.raises(Stop):
-        tacit.run(chosen, out=tmp_path / "parts", observe=stop)
+        tacit.run(chosen, out=tmp_path / "parts", observe=stop_after(1))
     tacit.run(chosen, out=tmp_path / "parts", resume=True)
     assert same_model(tmp_path / "whole", tmp_path / "parts")
     tacit.run(experiment(privacy), out=tmp_path / "sgd")

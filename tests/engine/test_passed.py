@@ -296,19 +296,18 @@ def test_other_kinds_of_privacy_take_rows_and_models_from_python_too(tmp_path, k
     assert history.guarantee.unit == "client"
 
 
-def test_a_rule_that_must_see_rows_is_refused_where_sums_are_opened(tmp_path):
+def test_a_rule_that_the_kind_of_privacy_cannot_serve_is_refused(tmp_path):
     class rowwise(shrunken):
         sees = "rows"
 
-    privacy = {"kind": "distributed", "epsilon": 5.0, "delta": 1e-4}
-    with pytest.raises(NeedsRows, match="must see single updates"):
-        tacit.run(experiment(privacy=privacy), data=rows(), rule=rowwise(), out=tmp_path)
-
-
-def test_central_dp_takes_no_rule_but_the_mean(tmp_path):
-    privacy = {"kind": "central", "epsilon": 5.0, "delta": 1e-4}
-    with pytest.raises(BadInput, match=r"aggregate\.rule must be mean, got 'python'"):
-        tacit.run(experiment(privacy=privacy), data=rows(), rule=shrunken(), out=tmp_path)
+    refused = (
+        ("distributed", rowwise(), NeedsRows, "must see single updates"),
+        ("central", shrunken(), BadInput, r"aggregate\.rule must be mean, got 'python'"),
+    )
+    for kind, rule, error, words in refused:
+        privacy = {"kind": kind, "epsilon": 5.0, "delta": 1e-4}
+        with pytest.raises(error, match=words):
+            tacit.run(experiment(privacy=privacy), data=rows(), rule=rule, out=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 import tuned
 from safetensors.torch import load_file, save_file
 from torch import nn
-from trained import weights
+from trained import Stop, stop_after, weights
 
 import tacit
 from tacit.engine.assemble import START, build
@@ -67,14 +67,6 @@ def test_a_head_on_a_frozen_body_is_trained_as_by_itself_on_what_the_body_says(s
         torch.testing.assert_close(tensor, weights(whole.out)[f"1.{name}"])
 
 
-def stop_after(rounds):
-    def observe(record):
-        if record["round"] == rounds - 1:
-            raise KeyboardInterrupt
-
-    return observe
-
-
 def test_two_bodies_are_two_releases_and_share_no_noise(small):
     first = build(small(model={"name": "tuned:head"}))
     again = build(small(model={"name": "tuned:head"}))
@@ -103,7 +95,7 @@ def test_two_bodies_are_two_releases_and_share_no_noise(small):
 def test_a_model_passed_from_python_goes_on_only_with_the_body_that_it_had(small, tmp_path):
     torch.manual_seed(0)
     model, experiment = tuned.head(input_shape=(1, 8, 8), classes=10), small()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stop):
         tacit.run(experiment, model=model, out=tmp_path / "run", observe=stop_after(1), page=False)
     with torch.no_grad():
         model[0][1].bias[0] += 1e-6

@@ -120,17 +120,13 @@ def test_a_model_of_tokens_gives_scores_and_says_so(tmp_path):
         predictor.predict(x[:3])
 
 
-def test_a_task_that_is_somebodys_code_is_not_imported_untrusted(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("mischief:task", r"names the task 'mischief:task', which is code"), ("regression", "answers something else")],
+)
+def test_a_task_that_is_somebodys_code_or_is_not_the_encoders_is_refused(tmp_path, kind, words):
     run = ran(tmp_path, "ill", "binary")
-    text = (run / "experiment.toml").read_text().replace('kind = "binary"', 'kind = "mischief:task"')
+    text = (run / "experiment.toml").read_text().replace('kind = "binary"', f'kind = "{kind}"')
     (run / "experiment.toml").write_text(text)
-    with pytest.raises(BadInput, match=r"names the task 'mischief:task', which is code"):
-        tacit.load(run)
-
-
-def test_an_encoder_that_answers_something_else_than_the_task_is_refused(tmp_path):
-    run = ran(tmp_path, "ill", "binary")
-    text = (run / "experiment.toml").read_text().replace('kind = "binary"', 'kind = "regression"')
-    (run / "experiment.toml").write_text(text)
-    with pytest.raises(BadInput, match="answers something else"):
+    with pytest.raises(BadInput, match=words):
         tacit.load(run)
