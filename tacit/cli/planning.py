@@ -6,18 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit import check, plugin
-from tacit.cli.program import (
-    Force,
-    Out,
-    Resume,
-    Settings,
-    as_json,
-    check_resume,
-    console,
-    load,
-    print_json,
-    refuse_given,
-)
+from tacit.cli import program
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.file import parse_value, shipped
@@ -37,7 +26,7 @@ def plan_command(
             show_default=False,
         ),
     ] = None,
-    settings: Settings = None,
+    settings: program.Settings = None,
 ) -> None:
     """Price noise before anything runs: of an experiment, or of numbers. Of the numbers one of epsilon, noise_multiplier and
     steps is left out and computed."""
@@ -47,12 +36,12 @@ def plan_command(
         raise BadInput(f"One experiment is planned at a time, got {', '.join(sources)}.")
     numbers = dict(_number(word) for word in words if word not in sources)
     if not sources:
-        refuse_given({"--set": settings}, "{} changes an experiment: name one, or give numbers alone.")
+        program.refuse_given({"--set": settings}, "{} changes an experiment: name one, or give numbers alone.")
         from tacit.report.price import lines, of_numbers
 
         answer = of_numbers(**numbers)
-        if as_json():
-            print_json(answer)
+        if program.as_json():
+            program.print_json(answer)
             return
         named = lines(answer)
         wide = max(len(name) for name, _ in named)
@@ -61,15 +50,15 @@ def plan_command(
         return
     if numbers:
         raise BadInput(f"An experiment has its own numbers: leave out {', '.join(numbers)} or use --set.")
-    experiment = load(sources[0], settings)
+    experiment = program.load(sources[0], settings)
 
     from tacit.report import plan
 
     rows = plan.of_experiment(experiment)
-    if as_json():
-        print_json(rows)
+    if program.as_json():
+        program.print_json(rows)
         return
-    console().print(plan.table(rows))
+    program.console().print(plan.table(rows))
     if "note" in rows[0]:
         typer.echo(rows[0]["note"], err=True)
 
@@ -86,7 +75,7 @@ def _number(word: str) -> tuple[str, Any]:
 
 def data_command(
     name: Annotated[str, typer.Argument(help="An experiment, a TOML file, or a data set such as mnist.")],
-    settings: Settings = None,
+    settings: program.Settings = None,
 ) -> None:
     """Show who has what before a run: every client's rows, its most frequent labels and its epsilon."""
     plugin.search_here()
@@ -106,9 +95,9 @@ def data_command(
         labels += [f"{len(held) - MOST_LABELS} more"] if len(held) > MOST_LABELS else []
         epsilon = None if experiment.privacy.epsilon is None else float(limit)
         rows.append({"client": client, "examples": int(row.sum()), "labels": ", ".join(labels), "epsilon": epsilon})
-    if as_json():
+    if program.as_json():
         classes, notes = list(dataset.class_names), list(dataset.notes)
-        print_json({"name": experiment.name, "classes": classes, "clients": rows, "notes": notes})
+        program.print_json({"name": experiment.name, "classes": classes, "clients": rows, "notes": notes})
         return
     title = f"{experiment.name}: {len(rows):,} clients, {int(counts.sum()):,} records"
     if cut := len(rows) - MOST_ROWS if len(rows) > MOST_ROWS else 0:
@@ -117,15 +106,17 @@ def data_command(
     kinds = {"examples": COUNT, "epsilon": Kind("{:.3g}".format)}
     heads = {"client": "client", "examples": "examples", "labels": "most frequent labels", "epsilon": "epsilon"}
     columns = [Column(head, [row[key] for row in rows], kinds.get(key, TEXT)) for key, head in heads.items()]
-    console().print(Table(columns, title=title).terminal(caption="; ".join(dataset.notes), wrap=True))
+    program.console().print(Table(columns, title=title).terminal(caption="; ".join(dataset.notes), wrap=True))
 
 
 def _experiment_or_data(name: str, settings: list[str]) -> Experiment:
     if name in shipped() or Path(name).is_file():
-        return load(name, settings)
+        return program.load(name, settings)
     names = plugin.names("tacit.data.sources")
     if name in names:
-        return load("digits", ["privacy.epsilon=", "privacy.kind=none", f"name={name}", f"data.name={name}", *settings])
+        return program.load(
+            "digits", ["privacy.epsilon=", "privacy.kind=none", f"name={name}", f"data.name={name}", *settings]
+        )
     known = list(dict.fromkeys([*shipped(), *names]))
     raise BadInput(
         f"{name!r} is neither an experiment, a file nor a data set ({', '.join(known)}).{check.nearest(name, known)}"
@@ -140,14 +131,14 @@ def stats_command(
         list[str] | None, typer.Option("--column", help="A column to describe; may be repeated; all if left out.")
     ] = None,
     share: Annotated[float, typer.Option(help="The share of what is left of every client's epsilon.")] = 0.1,
-    settings: Settings = None,
-    out: Out = None,
-    resume: Resume = False,
-    force: Force = False,
+    settings: program.Settings = None,
+    out: program.Out = None,
+    resume: program.Resume = False,
+    force: program.Force = False,
 ) -> None:
     """Describe a federation's columns at a price: counts, means and quantiles from noised histograms, charged to the ledger."""
-    check_resume(out, resume=resume, force=force)
-    chosen = None if Path(experiment).is_dir() else load(experiment, settings)
+    program.check_resume(out, resume=resume, force=force)
+    chosen = None if Path(experiment).is_dir() else program.load(experiment, settings)
 
     from rich.text import Text
 
@@ -167,7 +158,7 @@ def stats_command(
         return
     found = stats(chosen, columns=names, share=share, out=out, resume=resume, force=force)
     show_stats(found)
-    screen = console()  # it says nothing beside JSON
+    screen = program.console()  # it says nothing beside JSON
     screen.print(Text(found["sentence"]), soft_wrap=True)
     screen.print(Text(f"Files: {Path(found['out'])} (stats.json, queries.json)"))
     if found["guarantee"] is not None and chosen.privacy.ledger is None:
@@ -179,8 +170,8 @@ def stats_command(
 
 def show_stats(found: dict[str, Any]) -> None:
     """Prints statistics: a table of columns of numbers, one of words, and who did not answer."""
-    if as_json():
-        print_json(found)
+    if program.as_json():
+        program.print_json(found)
         return
 
     from rich.text import Text
@@ -201,7 +192,7 @@ def show_stats(found: dict[str, Any]) -> None:
         values = [column[head]["value"] for column in counted]
         means.append(Column(head, ["not known" if value is None else value for value in values], number))
     means.insert(2, Column("95 %", [f"{one[0]:.4g} to {one[1]:.4g}" if one else None for one in ends]))
-    screen = console()
+    screen = program.console()
     if counted:
         screen.print(Table(means, title="numbers").terminal())
     if words:

@@ -9,23 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import tacit
-from tacit.cli.program import (
-    Force,
-    Jobs,
-    Out,
-    Resume,
-    Settings,
-    Source,
-    Vary,
-    as_json,
-    check_resume,
-    console,
-    load,
-    options_of,
-    print_json,
-    refuse_given,
-    stoppable,
-)
+from tacit.cli import program
 from tacit.errors import BadInput
 
 SEEDS = 3  # the fewest that give an interval one can use
@@ -35,43 +19,50 @@ LEDGER = "privacy.ledger="
 
 
 def run_command(
-    experiment: Source = None, settings: Settings = None, out: Out = None, resume: Resume = False, force: Force = False
+    experiment: program.Source = None,
+    settings: program.Settings = None,
+    out: program.Out = None,
+    resume: program.Resume = False,
+    force: program.Force = False,
 ) -> None:
     """Train a federated model and keep the ledger."""
-    check_resume(out, resume=resume, force=force)
+    program.check_resume(out, resume=resume, force=force)
     if resume and out and (out / FEDERATION).is_file():
         raise BadInput(f"{out} is a federation, whose run goes on with `tacit deploy up {out} --resume`.")
     if resume and out and not (out / "experiment.toml").exists():
         raise BadInput(f"There is no run to resume in {out}.")
-    chosen = load(out / "experiment.toml" if resume and out and experiment is None else experiment, settings)
+    chosen = program.load(out / "experiment.toml" if resume and out and experiment is None else experiment, settings)
 
     from tacit.report.closing import closing
     from tacit.report.progress import Display
     from tacit.simulation import new_folder
 
-    folder, screen = out or Path(new_folder(chosen.name)), console()
+    folder, screen = out or Path(new_folder(chosen.name)), program.console()
     begun = (folder / "experiment.toml").exists
-    with stoppable(begun, lambda: f"go on with `tacit run --resume --out {folder}`"), Display(screen) as display:
+    with (
+        program.stoppable(begun, lambda: f"go on with `tacit run --resume --out {folder}`"),
+        Display(screen) as display,
+    ):
         history = tacit.run(
             chosen, out=folder, resume=resume, force=force, observe=display.observe, ready=display.ready
         )
-    if as_json():
-        print_json(history.summary)
+    if program.as_json():
+        program.print_json(history.summary)
     else:
         closing(history, screen)
 
 
 def compare_command(
-    experiment: Source = None,
-    vary: Vary = None,
-    settings: Settings = None,
+    experiment: program.Source = None,
+    vary: program.Vary = None,
+    settings: program.Settings = None,
     seeds: Annotated[
         int | None, typer.Option(help=f"How many seeds each combination has; {SEEDS} if left out.")
     ] = None,
-    out: Out = None,
-    resume: Resume = False,
-    force: Force = False,
-    jobs: Jobs = None,
+    out: program.Out = None,
+    resume: program.Resume = False,
+    force: program.Force = False,
+    jobs: program.Jobs = None,
     attack: Annotated[
         str | None,
         typer.Option(
@@ -89,12 +80,12 @@ def compare_command(
     With --set privacy.ledger=FILE all runs share one ledger. The exit code is 1 if a run failed; the others are in the
     table."""
     said = attack_options(having or [], attack)
-    check_resume(out, resume=resume, force=False, what="comparison")
+    program.check_resume(out, resume=resume, force=False, what="comparison")
     named = [one.partition("=")[2] for one in settings or [] if one.startswith(LEDGER)]
     ledger = Path(named[-1]) if named and named[-1] else None  # its runs' parts of delta are known when the grid is
     settings = [one for one in settings or [] if not one.startswith(LEDGER)]
     if not resume and not vary:
-        load(experiment, settings)  # what is mistyped is refused at once
+        program.load(experiment, settings)  # what is mistyped is refused at once
 
     from rich.text import Text
 
@@ -117,10 +108,10 @@ def compare_command(
             "Nothing is varied, so there is nothing to compare: add --vary aggregate.rule=mean,weighted (or another key and its "
             "values), give --seeds N to compare seeds alone, or use `tacit run`."
         )
-    folder, screen = out or new_folder(f"{base.get('name', 'digits')}-compare"), console()
+    folder, screen = out or new_folder(f"{base.get('name', 'digits')}-compare"), program.console()
     words = [f" --attack {attack}"] * bool(attack) + [f" --with {word}" for word in having or ()]
     go_on = f"go on with `tacit compare --resume --out {folder}{''.join(words)}`"
-    with stoppable((folder / GRID.file).exists, lambda: go_on):
+    with program.stoppable((folder / GRID.file).exists, lambda: go_on):
         with Display(screen) as display:
             options: dict[str, Any] = {"resume": resume, "force": force, "jobs": jobs, "display": display}
             rows = compare(base, choices, seeds=count, out=folder, ledger=ledger, **options)
@@ -129,8 +120,8 @@ def compare_command(
             rows = with_columns(rows, attacks, out=folder, jobs=jobs, tell=tell, options=said)
             table.write(folder, rows)
             write_page([folder], folder / "report.html")
-    if as_json():
-        print_json(table.record(rows))
+    if program.as_json():
+        program.print_json(table.record(rows))
     else:
         table.show(rows, screen)
         kinds = "report.html; table.md, .csv and .tex; differences.csv; compare.csv, rounds.csv"
@@ -151,7 +142,7 @@ def attack_options(words: Sequence[str], attack: str | None) -> dict[str, dict[s
         name, _, option = key.rpartition(".")
         if not (name or only):
             raise BadInput(f"Expected an option of one of the attacks as --with NAME.key=value, got {word!r}.")
-        found.setdefault(name or only, {}).update(options_of([f"{option}{separator}{text}"]))
+        found.setdefault(name or only, {}).update(program.options_of([f"{option}{separator}{text}"]))
     return found
 
 
@@ -169,10 +160,10 @@ def _grid(
         choices, count = choices or before, seeds_before if seeds is None else seeds
         source = experiment or known / BASE
     try:
-        return plain(load(source, settings)), choices, count
+        return plain(program.load(source, settings)), choices, count
     except BadInput:  # a file may leave out what is varied: read it as the first cell has it
         first = [f"{key}={text(values[0])}" for key, values in choices.items()]
-        return plain(load(source, [*settings, *first])), choices, count
+        return plain(program.load(source, [*settings, *first])), choices, count
 
 
 def tune_command(
@@ -183,26 +174,26 @@ def tune_command(
             show_default=False,
         ),
     ] = None,
-    vary: Vary = None,
-    settings: Settings = None,
+    vary: program.Vary = None,
+    settings: program.Settings = None,
     runs: Annotated[
         int | None, typer.Option(help=f"How many runs, all of which are paid for; default: {RUNS}.")
     ] = None,
-    out: Out = None,
-    resume: Resume = False,
-    force: Force = False,
+    out: program.Out = None,
+    resume: program.Resume = False,
+    force: program.Force = False,
     price: Annotated[bool, typer.Option("--price", help="Print what it would cost, and stop.")] = False,
 ) -> None:
     """Search for settings at a price that is known before it begins, and publish the best run."""
     if resume and (experiment or vary or settings or runs is not None):
         raise BadInput("--resume goes on with a search as it was asked for: give --out alone.")
-    check_resume(out, resume=resume, force=False, what="search")
+    program.check_resume(out, resume=resume, force=False, what="search")
     count = RUNS if runs is None else runs
     if experiment is not None and (Path(experiment) / FEDERATION).is_file():
         named = {"--vary": vary, "--set": settings, "--out": out}
         _price_of_federation(Path(experiment), count, named | {"--force": force}, price=price)
         return
-    chosen = None if resume else load(experiment, settings)
+    chosen = None if resume else program.load(experiment, settings)
 
     from rich.text import Text
 
@@ -211,7 +202,7 @@ def tune_command(
     from tacit.lab.tuning.search import BEST, price_of, prices, tune
     from tacit.simulation import new_folder
 
-    screen = console()
+    screen = program.console()
 
     def announce(*priced: Any) -> None:
         for line in prices(*priced):
@@ -225,10 +216,10 @@ def tune_command(
         announce(*price_of(base, choices, runs=count))
         return
     path = out or new_folder(f"{base.get('name', 'experiment')}-tune")
-    with stoppable((path / SEARCH.file).exists, lambda: f"go on with `tacit tune --resume --out {path}`"):
+    with program.stoppable((path / SEARCH.file).exists, lambda: f"go on with `tacit tune --resume --out {path}`"):
         found = tune(base, choices, runs=count, out=path, resume=resume, force=force, announce=announce)
-    if as_json():
-        print_json(found)
+    if program.as_json():
+        program.print_json(found)
     else:
         _show_best(found, path / BEST)
 
@@ -246,7 +237,7 @@ def _show_best(found: dict[str, Any], best: Path) -> None:
         lines[f"{name} on public rows"] = f"{tested:.4f}"
     if "at_clients" in found:
         lines[f"{name} on rows held out by clients"] = in_words(found["at_clients"])
-    screen, where = console(), f"The best run is in {best}: settings, model, score and promise."
+    screen, where = program.console(), f"The best run is in {best}: settings, model, score and promise."
     screen.print(facts_table(lines.items()))
     for text in (found["sentence"], f"{where} All others are paid for too."):
         screen.print(Text(text), soft_wrap=True)
@@ -266,10 +257,10 @@ def _price_of_federation(folder: Path, runs: int, named: dict[str, Any], *, pric
             f"The server of a deployment sees every run, so that a search is several runs whose prices add up at each site: `tacit"
             f" tune {folder} --runs {runs} --price` says what they cost, and docs/how-to-tune.md how to make them."
         )
-    refuse_given(named, "{} is for a search in a simulation: of a federation give --runs and --price alone.")
+    program.refuse_given(named, "{} is for a search in a simulation: of a federation give --runs and --price alone.")
     found = price_of_runs(open_federation(folder), runs=runs)
-    if as_json():
-        print_json(found)
+    if program.as_json():
+        program.print_json(found)
         return
     epsilon = Kind(shown)
     table = Table(
@@ -284,7 +275,7 @@ def _price_of_federation(folder: Path, runs: int, named: dict[str, Any], *, pric
         ],
         title=f"{runs} runs of this federation, at every site",
     )
-    screen = console()
+    screen = program.console()
     screen.print(table.terminal())
     lines = [
         f"Per {found[0]['unit']}, by basic composition of what each run seals, as every site's own ledger adds them."

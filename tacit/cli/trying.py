@@ -7,21 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit import check, plugin
-from tacit.cli.program import (
-    DIGITS,
-    Force,
-    Jobs,
-    Out,
-    Settings,
-    With,
-    as_json,
-    console,
-    load,
-    options_of,
-    print_json,
-    refuse_given,
-    stoppable,
-)
+from tacit.cli import program
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.file import shipped
@@ -47,7 +33,7 @@ def audit_command(
             show_default=False,
         ),
     ] = None,
-    settings: Settings = None,
+    settings: program.Settings = None,
     plant: Annotated[
         str | None,
         typer.Option(help="Of an experiment: plant a known bug, which must be found: noise=0.95, reuse, clip, layer."),
@@ -64,12 +50,12 @@ def audit_command(
     names = what or []
     experiments = [name for name in names if name in shipped() or Path(name).is_file()]
     if not experiments:
-        refuse_given({"--set": settings, "--plant": plant, "--trainer": trainer}, AS_IT_WAS)
+        program.refuse_given({"--set": settings, "--plant": plant, "--trainer": trainer}, AS_IT_WAS)
         raise typer.Exit(_audit_folders([Path(name) for name in names]))
     if len(names) > 1:
         raise BadInput("The mechanism of one experiment is audited at a time: name one.")
     check.at_least(0, **{"--seed": seed})
-    chosen = load(names[0], settings)
+    chosen = program.load(names[0], settings)
 
     from tacit.lab.audit.bugs import noise_factor
     from tacit.lab.audit.mechanism import audit, prepared
@@ -110,10 +96,10 @@ def _audit_folders(folders: Sequence[Path]) -> int:
 
 
 def _print(report: Any, table: Any) -> int:
-    if as_json():
-        print_json(report.record())
+    if program.as_json():
+        program.print_json(report.record())
     else:
-        screen = console()
+        screen = program.console()
         screen.print(table)
         for line in (*report.notes, report.sentence):
             screen.print(line, highlight=False, soft_wrap=True)
@@ -127,19 +113,19 @@ def attack_command(
     experiment: Annotated[
         str | None, typer.Argument(help="A TOML file, a shipped experiment, or a run's folder.", show_default=False)
     ] = None,
-    settings: Settings = None,
-    having: With = None,
-    out: Out = None,
-    force: Force = False,
-    jobs: Jobs = None,
+    settings: program.Settings = None,
+    having: program.With = None,
+    out: program.Out = None,
+    force: program.Force = False,
+    jobs: program.Jobs = None,
 ) -> None:
     """Attack an experiment in a simulation: what somebody learns who sees models or updates. No epsilon covers the result.
     --with models=12 is how many models membership trains (even, 6 or more), or games that property plays."""
     plugin.refuse_unknown("tacit.lab.attacks", name, key="the attack")
-    options = options_of(having or [])
+    options = program.options_of(having or [])
     if jobs is not None:
         check.at_least(1, **{"--jobs": jobs})
-    chosen = simulated(experiment or DIGITS, settings or [])
+    chosen = simulated(experiment or program.DIGITS, settings or [])
 
     from rich.text import Text
 
@@ -148,8 +134,11 @@ def attack_command(
     from tacit.simulation import new_folder
 
     attacks.load(name, **options)  # a wrong word is refused before anything is read
-    folder, screen = out or new_folder(f"{chosen.name}-attack"), console()
-    with stoppable(folder.exists, lambda: f"repeat the command with --out {folder}"), screen.status("") as status:
+    folder, screen = out or new_folder(f"{chosen.name}-attack"), program.console()
+    with (
+        program.stoppable(folder.exists, lambda: f"repeat the command with --out {folder}"),
+        screen.status("") as status,
+    ):
 
         def tell(words: str) -> None:
             status.update(words)
@@ -158,8 +147,8 @@ def attack_command(
 
         finding = attacks.attack(name, chosen, out=folder, options=options, force=force, jobs=jobs, tell=tell)
     write_page([folder], folder / PAGE)
-    if as_json():
-        print_json(finding.record())
+    if program.as_json():
+        program.print_json(finding.record())
         return
     table = finding.table()
     screen.print(table.terminal())
@@ -181,4 +170,4 @@ def simulated(source: str, settings: Sequence[str]) -> Experiment:
                     )
         if (path / "experiment.toml").is_file():
             source = str(path / "experiment.toml")
-    return load(source, settings)
+    return program.load(source, settings)

@@ -21,14 +21,8 @@ from torch import nn
 
 import tacit
 from tacit.data import encoder as encoder_file
+from tacit.engine import evaluate
 from tacit.engine.assemble import Parts
-from tacit.engine.evaluate import (
-    MOST_CLASSES,
-    answers_to,
-    backdoor,
-    confusion,
-    measurements,
-)
 from tacit.engine.malicious import BADGE
 from tacit.engine.queries import in_summary
 from tacit.engine.release import package, processor
@@ -173,7 +167,9 @@ def per_client(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
     everybody = parts.population if kept is None else kept
     for index in range(len(parts.population)):
         client = everybody[index]
-        measured = metrics.table([name], answers_to(parts, params, client.x, client.y)[0]) if len(client.y) else {}
+        measured = (
+            metrics.table([name], evaluate.answers_to(parts, params, client.x, client.y)[0]) if len(client.y) else {}
+        )
         found.append(measured.get(name))
     values = [one and one["value"] for one in found]
     return {
@@ -225,11 +221,11 @@ def finish(
     rounds = folder.rounds(before=experiment.train.rounds)
     name, measured, matrix, by_class, loss = metrics.key(parts.metric), {}, None, [], None
     if len(parts.dataset.test_y):
-        found, loss = answers_to(parts, params, *parts.test_rows)
-        measured, matrix = measurements(parts, found), confusion(found)
-        by_class = metrics.per_class(found) if found.predictions.shape[-1] <= MOST_CLASSES else []
+        found, loss = evaluate.answers_to(parts, params, *parts.test_rows)
+        measured, matrix = evaluate.measurements(parts, found), evaluate.confusion(found)
+        by_class = metrics.per_class(found) if found.predictions.shape[-1] <= evaluate.MOST_CLASSES else []
         if rounds and name not in rounds[-1]:  # budgets ended between two tests
-            rounds[-1] |= {name: measured[name]["value"], "loss": loss, **backdoor(parts, params)}
+            rounds[-1] |= {name: measured[name]["value"], "loss": loss, **evaluate.backdoor(parts, params)}
             folder.log_again(rounds)
     guarantee = None
     if ledger is not None:
@@ -286,6 +282,6 @@ def attacked(parts: Parts, params: torch.Tensor) -> dict[str, Any]:
         "malicious": [parts.population.names[index] for index in scene.malicious],
         "start": scene.start,
         "target": scene.class_names[scene.target],
-        **backdoor(parts, params),
+        **evaluate.backdoor(parts, params),
         "badge": BADGE,
     }

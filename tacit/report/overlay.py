@@ -25,18 +25,7 @@ from tacit.lab.compare.grid import ASKED, GRID, Cell, Task, expand, tasks_of
 from tacit.lab.compare.results import BACKDOORED, CONFIDENCE, Estimate, estimate, statement
 from tacit.lab.compare.table import AUC
 from tacit.parts import metrics
-from tacit.report.collect import (
-    GAPS,
-    MODELS,
-    asset,
-    figure_scripts,
-    measured,
-    personal,
-    settings,
-    short,
-    shown_places,
-    stages,
-)
+from tacit.report import collect
 
 MOST_PAIRS = 12  # of paired differences, drawn; differences.csv of a comparison has all
 SIGNIFICANT = 0.05
@@ -129,7 +118,7 @@ def several_page(found: Sequence[Entry], *, name: str) -> dict[str, Any]:
             "name": metrics.words(metric),
             "share": metrics.is_share(metric),
             "better": known[0].get("better") if known else None,
-            "baseline": short(_mean([one["baseline"] for one in known if one.get("baseline") is not None])),
+            "baseline": collect.short(_mean([one["baseline"] for one in known if one.get("baseline") is not None])),
         },
         "paired": paired(kept),
         "homes": homes(kept, metric=metric),
@@ -170,13 +159,15 @@ def _entry(entry: Entry, promises: list[Promised]) -> dict[str, Any]:
         "planned": entry.planned,
         "rounds": max((len(run.rounds) for run in entry.runs), default=0),
         "early": sum(one["stopped"] == "budget" for one in summaries),
-        "score": short(found.mean) if found else None,
-        "interval": short(found.interval) if found else None,
+        "score": collect.short(found.mean) if found else None,
+        "interval": collect.short(found.interval) if found else None,
         "promise": promises.index(made) if made else None,
         "unit": promise["unit"] if promise else None,
-        "epsilon": {end: short(epsilon, up=True) for end, epsilon in results.widest(spent).items()} if spent else None,
-        **{key: short(_mean([one[key] for one in summaries])) for key in ("seconds", *CUMULATED)},
-        "stages": stages([record for run in entry.runs for record in run.rounds]),
+        "epsilon": {end: collect.short(epsilon, up=True) for end, epsilon in results.widest(spent).items()}
+        if spent
+        else None,
+        **{key: collect.short(_mean([one[key] for one in summaries])) for key in ("seconds", *CUMULATED)},
+        "stages": collect.stages([record for run in entry.runs for record in run.rounds]),
         "series": _series(entry.runs),
     }
 
@@ -190,9 +181,9 @@ def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
     """Mean, lowest and highest over seeds by round; a run that stopped early keeps its last value."""
     logs = [run.rounds for run in runs if run.rounds]
     longest = max(logs, key=len, default=[])
-    at = shown_places([record["score"] is not None for record in longest])
+    at = collect.shown_places([record["score"] is not None for record in longest])
     found: dict[str, Any] = {"round": [index + 1 for index in at]}
-    drawn = sorted({key for name in figure_scripts() for key in DRAWN.findall(asset(name))})
+    drawn = sorted({key for name in collect.figure_scripts() for key in DRAWN.findall(collect.asset(name))})
     for key in (*drawn, "epsilon_loosest") if at else ():
         rows = [[_number(record.get(key)) for record in log] for log in logs]
         told = [math.isfinite(value) for row in rows for value in row]
@@ -205,7 +196,7 @@ def _series(runs: Sequence[RunFiles]) -> dict[str, Any]:
         bands = {"mean": held.max(axis=0) if up else held.mean(axis=0)}
         if len(rows) > 1 and not up:
             bands |= {"low": held.min(axis=0), "high": held.max(axis=0)}
-        found[key] = {name: [short(value, up=up) for value in band.tolist()] for name, band in bands.items()}
+        found[key] = {name: [collect.short(value, up=up) for value in band.tolist()] for name, band in bands.items()}
     return found
 
 
@@ -215,7 +206,7 @@ def _number(value: Any) -> float:
 
 def _settings(runs: Sequence[RunFiles]) -> tuple[list[Any], list[dict[str, str]]]:
     """Sections of settings that all runs share, and what is each one's own."""
-    flat = [{(name, row[0]): row for name, rows in settings(run.experiment) for row in rows} for run in runs]
+    flat = [{(name, row[0]): row for name, rows in collect.settings(run.experiment) for row in rows} for run in runs]
     same = {
         key: row
         for key, row in flat[0].items()
@@ -238,14 +229,14 @@ def paired(entries: Sequence[Entry]) -> dict[str, Any] | None:
         {
             "name": f"{one.cell} − {one.than}",
             "seeds": len(one.seeds),
-            "value": short(one.mean),
-            "interval": [short(one.mean - one.interval), short(one.mean + one.interval)]
+            "value": collect.short(one.mean),
+            "interval": [collect.short(one.mean - one.interval), collect.short(one.mean + one.interval)]
             if one.interval is not None
             else [],
-            "p": short(one.p),
-            "p_holm": short(one.p_holm),
+            "p": collect.short(one.p),
+            "p_holm": collect.short(one.p_holm),
             "shown": one.p_holm is not None and one.p_holm < SIGNIFICANT,
-            "each": [short(scores[one.cell][seed] - scores[one.than][seed]) for seed in one.seeds],
+            "each": [collect.short(scores[one.cell][seed] - scores[one.than][seed]) for seed in one.seeds],
         }
         for one in found[:MOST_PAIRS]
     ]
@@ -263,8 +254,8 @@ def homes(entries: Sequence[Entry], *, metric: str) -> dict[str, Any] | None:
         "metric": metrics.words(metric),
         "names": [label for label, _ in rows],
         "seeds": max(len(found) for _, found in rows),
-        "models": [[_over(found, key, metric) for key in MODELS] for _, found in rows],
-        "gaps": [[_over(found, key, metric) for key in GAPS] for _, found in rows],
+        "models": [[_over(found, key, metric) for key in collect.MODELS] for _, found in rows],
+        "gaps": [[_over(found, key, metric) for key in collect.GAPS] for _, found in rows],
     }
 
 
@@ -274,7 +265,7 @@ def by_client(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     found, left = list[dict[str, Any]](), MOST_ROWS
     for one in entries:
         for run in one.ended:
-            table = personal(run)
+            table = collect.personal(run)
             parts = table["told"][0] if table else {}
             first = {key: part[:MOST_BELLS] if isinstance(part, list) else part for key, part in parts.items()}
             left -= len(first.get("models", ()))
@@ -287,16 +278,16 @@ def by_client(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 def _over(found: Sequence[dict[str, Any]], key: str, metric: str) -> list[Any]:
     """A mean over seeds with its interval; of one seed, the interval over kept rows."""
     if len(found) == 1:
-        return measured(found[0][key])
+        return collect.measured(found[0][key])
     mean = estimate(
         [one[key]["value"] for one in found], (-math.inf, math.inf) if "_less_" in key else metrics.bounds(metric)
     )
-    return [short(mean.mean), _ends(mean)[1:] if mean.interval is not None else []] if mean else [None, []]
+    return [collect.short(mean.mean), _ends(mean)[1:] if mean.interval is not None else []] if mean else [None, []]
 
 
 def _ends(found: Estimate) -> list[float | None]:
     """A number with the ends of its interval, which are null where there is none."""
-    return [short(found.mean), *map(short, found.ends)]
+    return [collect.short(found.mean), *map(collect.short, found.ends)]
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -347,5 +338,5 @@ def shown(found: Sequence[Finding]) -> list[dict[str, Any]]:
         for line in (line for plot in record["plots"] for line in plot["lines"]):
             at = np.unique(np.linspace(0, len(line["x"]) - 1, min(MOST_POINTS, len(line["x"]))).round().astype(int))
             values = {key: line[key] for key in ("x", "y", "low", "high")}
-            line |= {key: one and [short(one[i]) for i in at] for key, one in values.items()}
+            line |= {key: one and [collect.short(one[i]) for i in at] for key, one in values.items()}
     return records
