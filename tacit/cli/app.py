@@ -8,7 +8,7 @@ import typer
 from click.exceptions import NoArgsIsHelpError, UsageError
 
 import tacit
-from tacit.cli import deploy, keys, planning, report, runs, trying
+from tacit.cli import deploy, planning, report, runs
 from tacit.cli.program import EXPERIMENT, Program, Root
 from tacit.errors import TacitError, exit_code, stop_on_term
 from tacit.experiment.file import homes
@@ -29,9 +29,9 @@ app.command("data", json=True)(planning.data_command)
 app.command("stats", json=True, epilog=EXPERIMENT)(planning.stats_command)
 app.command("report")(report.report_command)
 app.command("predict")(report.predict_command)
-app.command("audit", json=True, epilog=trying.AUDIT)(trying.audit_command)
-app.command("attack", json=True, epilog=EXPERIMENT)(trying.attack_command)
-app.command("keys", json=True)(keys.keys_command)
+app.command("audit", json=True, epilog=planning.AUDIT)(planning.audit_command)
+app.command("attack", json=True, epilog=EXPERIMENT)(planning.attack_command)
+app.command("keys", json=True)(deploy.keys_command)
 app.command("ledger")(report.ledger_command)
 app.add_typer(deploy.app, name="deploy")
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tacit import plugin
 from tacit.cli.app import app
-from tacit.cli.trying import simulated
+from tacit.cli.planning import simulated
 from tacit.errors import BadInput, RunExists
 from tacit.experiment import Experiment
 from tacit.lab import attacks
