@@ -28,8 +28,8 @@ CELLS = "runs/*/seed-*/"  # where the runs of a comparison lie
 OUTSIDE = 3  # folders from a run of a comparison to where that lies
 
 
-def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Asking | None = None) -> Ledger | None:
-    """The ledger of a run (with `once`, of one release), or None where nothing is charged. `asked` are the queries that it pays
+def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, queries: Asking | None = None) -> Ledger | None:
+    """The ledger of a run (with `once`, of one release), or None where nothing is charged. `queries` are those that it pays
     for, unless said those of the plan. Raises LedgerError where it lacks what the folder's run released."""
     if not parts.plan.priced:
         return None
@@ -50,7 +50,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, asked: Aski
         run=folder.run,
         delta=experiment.privacy.delta,
         rounds=1 if once else sampler.turns(None, rounds=experiment.train.rounds),
-        asked=asked or ((lambda client: {}) if once else asked_by(parts)),
+        queries=queries or ((lambda client: {}) if once else asked_by(parts)),
         spare=not once,
         watermarks=(folder.path / disk.NAME, *([path.with_name(f"{path.name}.mark")] if shared else [])),
         conditions=conditions,

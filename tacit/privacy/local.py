@@ -231,7 +231,9 @@ class LocalPlan(Plan):
             ends = remaining.ends(members)
             costs = {end: self.mechanism(remaining.population[end]).event() for end in ends}
             pays = {"hint": self.participations}
-            left = [remaining.rounds(end, cost, asked=self.queries.events(end), **pays) for end, cost in costs.items()]
+            left = [
+                remaining.rounds(end, cost, queries=self.queries.events(end), **pays) for end, cost in costs.items()
+            ]
             z, rate, steps = self.multipliers[members], self.rates[members], self.steps[members]
             table.append(
                 {

@@ -22,7 +22,7 @@ from tacit.experiment.privacy import KINDS
 from tacit.privacy import samplers
 from tacit.privacy.guarantee import Words
 from tacit.privacy.ledger.disk import ALL
-from tacit.privacy.ledger.ledger import NOTHING_ASKED, Asked, Before, Ledger, most_releases
+from tacit.privacy.ledger.ledger import NO_QUERIES, Before, Ledger, QueryEvents, most_releases
 from tacit.privacy.queries.mechanism import EXACT, NOTHING, Queries
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
@@ -40,13 +40,15 @@ class Remaining:
     population: Population = field(repr=False)
     before: Before
 
-    def rounds(self, index: int | None, event: DpEvent, *, hint: int, asked: Asked = NOTHING_ASKED) -> int:
+    def rounds(self, index: int | None, event: DpEvent, *, hint: int, queries: QueryEvents = NO_QUERIES) -> int:
         """How many of the planned rounds a client can pay for beside its queries, as the ledger would say; without an index,
         all. Raises: BadInput for an event without a price."""
         privacy, rounds = self.experiment.privacy, self.experiment.train.rounds
         known = self.before.of(ALL if index is None else self.population.names[index])
         limits = {"before": known, "total_delta": privacy.delta, "rounds": rounds}
-        return min(rounds, most_releases(self.population[index or 0].budget, event, **limits, hint=hint, asked=asked))
+        return min(
+            rounds, most_releases(self.population[index or 0].budget, event, **limits, hint=hint, queries=queries)
+        )
 
     def ends(self, members: np.ndarray) -> tuple[int, int]:
         """The clients with the least and with the most left."""

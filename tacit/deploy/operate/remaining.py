@@ -77,15 +77,21 @@ def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs:
         raise BadInput(NO_PRICE)
     budget = Budget(client.budget.epsilon, privacy.run_delta, own.unit)
     turns = parts.plan.sampler.turns(None, rounds=parts.experiment.train.rounds)
-    asked = asked_by(parts)(client.id)
+    queries = asked_by(parts)(client.id)
     most = most_releases(
-        budget, event, before=Spent(), total_delta=own.delta, rounds=turns, hint=parts.plan.participations, asked=asked
+        budget,
+        event,
+        before=Spent(),
+        total_delta=own.delta,
+        rounds=turns,
+        hint=parts.plan.participations,
+        queries=queries,
     )
     if most == 0:
         raise BadInput(
             f"{client.id}: its budget does not pay for one round of one run, or has too little delta for it."
         )
-    one = seal(budget, event, most=most, asked=asked).epsilon
+    one = seal(budget, event, most=most, queries=queries).epsilon
     before = ledgers.read_before(federation.site(client.id) / LEDGER, unit=own.unit).of(client.id)
     by_epsilon = (own.epsilon - before.epsilon) * (1 + ROUNDING) / one
     by_delta = (own.delta - before.delta) * (1 + ROUNDING) / budget.delta
@@ -163,7 +169,7 @@ def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limit
         rounds=plan.sampler.turns(None, rounds=rounds),
         hint=needed,
         most_epsilon=client.budget.epsilon,
-        asked=asked_by(parts)(client.id),
+        queries=asked_by(parts)(client.id),
     )
     return left >= needed
 

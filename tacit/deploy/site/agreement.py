@@ -309,7 +309,7 @@ def _own_ledger(
         delta=limits.delta,
         rounds=parts.plan.sampler.turns(None, rounds=experiment.train.rounds),
         most_epsilon=agreed.terms.epsilon,
-        asked=asked_by(parts),
+        queries=asked_by(parts),
         watermarks=(folder / disk.NAME,),
         conditions=[parts.start.under],
         refuse_copies=lambda ledger: refuse_charged_copy(folder, ledger.lacks),

@@ -74,7 +74,7 @@ def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
             continue
         spent = Spent(known.epsilon + mine.epsilon, known.delta + mine.delta)
         limits = {"total_delta": privacy.delta, "rounds": rounds, "hint": with_spare(rounds)}
-        most = most_releases(client.budget, event, before=spent, asked=asked, **limits)
+        most = most_releases(client.budget, event, before=spent, queries=asked, **limits)
         if most < rounds:
             left = math.inf if math.isinf(client.budget.epsilon) else max(0.0, client.budget.epsilon - spent.epsilon)
             raise BudgetExhausted(
@@ -83,7 +83,7 @@ def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
                 f" {rounds} rounds. Raise privacy.epsilon or privacy.noise_multiplier, lower privacy.delta_share, or compare less."
                 " Nothing was run."
             )
-        price = seal(client.budget, event, most=most, asked=asked)
+        price = seal(client.budget, event, most=most, queries=asked)
         alone = gone.get(who, Spent())
         gone[who] = Spent(alone.epsilon + price.epsilon, alone.delta + price.delta)
 

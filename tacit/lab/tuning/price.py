@@ -216,7 +216,7 @@ def _paid(parts: Parts) -> dict[str, Releases]:
                 total_delta=privacy.delta,
                 rounds=parts.experiment.train.rounds,
                 hint=parts.plan.participations,
-                asked=dict(asked),
+                queries=dict(asked),
             )
         found[name] = Releases(event, known[event, client.budget, asked], asked)
     return found
@@ -246,7 +246,7 @@ def refuse_dear(priced: Priced, parts: Parts) -> None:
     for index, name in enumerate(population.names[:1] if together else population.names):
         who, budget = ALL if together else name, population[index].budget
         before = parts.before.of(who)
-        if most_releases(budget, priced.events[who], before=before, asked=priced.asked.get(who, {}), **limits) < 1:
+        if most_releases(budget, priced.events[who], before=before, queries=priced.asked.get(who, {}), **limits) < 1:
             left, spare = max(0.0, budget.epsilon - before.epsilon), max(0.0, privacy.delta - before.delta)
             said = f"costs epsilon {shown(priced.epsilon)}, and {name} has {left:.4g} left: raise epsilon or noise, or run fewer."
             if before.delta + budget.delta > privacy.delta * (1 + ROUNDING):

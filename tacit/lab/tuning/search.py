@@ -124,7 +124,7 @@ def _prepared(
 
 
 def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) -> dict[str, Any]:
-    ledger = open_ledger(parts, folder, once=True, asked=lambda client: priced.asked.get(client, {}))
+    ledger = open_ledger(parts, folder, once=True, queries=lambda client: priced.asked.get(client, {}))
     if ledger is None:
         raise BadInput(price.NO_PRICE)
     try:

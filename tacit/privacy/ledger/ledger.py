@@ -34,8 +34,8 @@ SEALS = "SELECT {} FROM seals JOIN events ON events.id = seals.event WHERE run {
 text_of = lru_cache(maxsize=100_000)(price.to_text)
 
 Cost = Callable[[Client], DpEvent]
-Asked = Mapping[str, DpEvent]  # the queries of a run, by name: each is released once
-NOTHING_ASKED: Asked = {}
+QueryEvents = Mapping[str, DpEvent]  # the queries of a run, by name: each is released once
+NO_QUERIES: QueryEvents = {}
 
 
 # What is sealed for a client before its first release in a run, and what other runs have sealed.
@@ -97,16 +97,16 @@ class Seal:
     delta: float
     most: int
     epsilon: float
-    asked: tuple[tuple[str, str], ...] = ()  # (query, event), in the order of the queries' names
+    queries: tuple[tuple[str, str], ...] = ()  # (query, event), in the order of the queries' names
 
     def __str__(self) -> str:
-        queries = "".join(f" and the query {name} with {event}" for name, event in self.asked)
+        queries = "".join(f" and the query {name} with {event}" for name, event in self.queries)
         return f"{self.event}{queries} per {self.unit} at delta {self.delta:g}"
 
-    def refuse_other(self, budget: Budget, event: DpEvent, *, who: str, path: object, asked: Asked) -> None:
+    def refuse_other(self, budget: Budget, event: DpEvent, *, who: str, path: object, queries: QueryEvents) -> None:
         """Refuses a charge with another event, unit or delta, or other queries: the price is that of one event, fixed
         beforehand. Raises: LedgerError, which says what was sealed and what is asked."""
-        new = Seal(budget.unit, text_of(event), budget.delta, self.most, self.epsilon, _texts(asked))
+        new = Seal(budget.unit, text_of(event), budget.delta, self.most, self.epsilon, _texts(queries))
         if new != self:
             raise LedgerError(
                 f"The ledger {path} has sealed this run for {who} with {self}, and it now asks for {new}: put its"
@@ -120,8 +120,8 @@ class Seal:
         return budget.epsilon == math.inf or before.epsilon + self.epsilon <= budget.epsilon * (1 + ROUNDING)
 
 
-def _texts(asked: Asked) -> tuple[tuple[str, str], ...]:
-    return tuple((name, text_of(asked[name])) for name in sorted(asked))
+def _texts(queries: QueryEvents) -> tuple[tuple[str, str], ...]:
+    return tuple((name, text_of(queries[name])) for name in sorted(queries))
 
 
 def with_spare(rounds: int) -> int:
@@ -138,7 +138,7 @@ def most_releases(
     rounds: int,
     hint: int,
     most_epsilon: float = math.inf,
-    asked: Asked = NOTHING_ASKED,
+    queries: QueryEvents = NO_QUERIES,
     spare: bool = True,
 ) -> int:
     """How many releases of the event may be sealed beside the queries, after what other runs have sealed; 0 where none can.
@@ -148,21 +148,21 @@ def most_releases(
     if remaining <= 0 or before.delta + budget.delta > total_delta * (1 + ROUNDING):
         return 0
     most = with_spare(rounds) if spare else rounds
-    spent = price.compose((query, 1) for query in asked.values())
+    spent = price.compose((query, 1) for query in queries.values())
     limits = {"epsilon": remaining, "delta": budget.delta, "most": most, "hint": min(hint, most)}
     return price.affordable(event, spent=spent, **limits)
 
 
-def seal(budget: Budget, event: DpEvent, *, most: int, asked: Asked = NOTHING_ASKED) -> Seal:
+def seal(budget: Budget, event: DpEvent, *, most: int, queries: QueryEvents = NO_QUERIES) -> Seal:
     """The price of `most` releases (as `most_releases` allowed) and of the queries, before the first of them; nothing is
     written. Raises: BadInput for an event without a price."""
-    composition = price.compose([(event, most), *((query, 1) for query in asked.values())])
+    composition = price.compose([(event, most), *((query, 1) for query in queries.values())])
     epsilon = price.epsilon(composition, delta=budget.delta)
-    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon, _texts(asked))
+    return Seal(budget.unit, text_of(event), budget.delta, most, epsilon, _texts(queries))
 
 
 class Ledger:
-    """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`. `asked`
+    """A ledger file, opened for one start of one run, which may spend `delta` in all and plans so many `rounds`. `queries`
     gives a client's queries; without `spare` no repeated rounds are sealed; `watermarks` say how far the ledger has come;
     `conditions` are noted with the first charge; `refuse_copies` is asked before and after every charge.
 
@@ -181,7 +181,7 @@ class Ledger:
         delta: float | None = None,
         rounds: int = 10**6,
         most_epsilon: float = math.inf,
-        asked: Callable[[str], Asked] = lambda client: NOTHING_ASKED,
+        queries: Callable[[str], QueryEvents] = lambda client: NO_QUERIES,
         spare: bool = True,
         watermarks: Sequence[Path] = (),
         conditions: Sequence[Callable[[bytes], Condition]] = (),
@@ -189,7 +189,7 @@ class Ledger:
     ):
         self.path, self.run = Path(path), run
         self._delta, self._rounds, self._most_epsilon, self._spare = delta, rounds, most_epsilon, spare
-        self._asked, self._watermarks, self._refuse_copies = asked, tuple(watermarks), refuse_copies
+        self._queries, self._watermarks, self._refuse_copies = queries, tuple(watermarks), refuse_copies
         for watermark in self._watermarks:
             disk.refuse_lost(self.path, watermark)
         self._key = disk.key_of(self.path)
@@ -267,7 +267,7 @@ class Ledger:
             paying = [client for client in clients if self._pays_once(query, client, cost(client), hint)]
             for client in paying:
                 self._seal(client.id, client.budget, cost(client), hint=hint)
-            self._charge([(client.id, client.budget, self._asked(client.id)[query]) for client in paying])
+            self._charge([(client.id, client.budget, self._queries(client.id)[query]) for client in paying])
         self._close_round()
         return paying
 
@@ -411,12 +411,12 @@ class Ledger:
     @property
     def _seals(self) -> dict[str, Seal]:
         if self._known_seals is None:
-            asked = defaultdict[str, list[tuple[str, str]]](list)
-            query = "SELECT client, query, text FROM asked JOIN events ON events.id = asked.event WHERE run = ?"
+            queries = defaultdict[str, list[tuple[str, str]]](list)
+            query = "SELECT client, query, text FROM queries JOIN events ON events.id = queries.event WHERE run = ?"
             for name, *one in self._db.execute(f"{query} ORDER BY query", (self.run,)):
-                asked[name].append((one[0], one[1]))
+                queries[name].append((one[0], one[1]))
             rows = self._db.execute(SEALS.format("client, unit, text, delta, most, epsilon", "="), (self.run,))
-            self._known_seals = {name: Seal(*row, asked=tuple(asked[name])) for name, *row in rows}
+            self._known_seals = {name: Seal(*row, queries=tuple(queries[name])) for name, *row in rows}
         return self._known_seals
 
     def _most(self, name: str, budget: Budget, event: DpEvent, hint: int) -> int:
@@ -425,7 +425,7 @@ class Ledger:
         known = self._seals.get(name)
         if known is None:
             return self._affordable(name, budget, event, hint)
-        known.refuse_other(budget, event, who=name or EVERYBODY, path=self.path, asked=self._asked(name))
+        known.refuse_other(budget, event, who=name or EVERYBODY, path=self.path, queries=self._queries(name))
         if known.stands(budget, before=self.before(name, budget.unit), most_epsilon=self._most_epsilon):
             return known.most
         return min(known.most, self._affordable(name, budget, event, hint))
@@ -440,12 +440,12 @@ class Ledger:
                 f"In one run of the ledger {self.path} either all clients pay together or each for itself."
             )
         most = self._affordable(name, budget, event, hint)
-        new = seal(budget, event, most=most, asked=self._asked(name))
-        texts = [(text,) for text in (new.event, *(text for _, text in new.asked))]
+        new = seal(budget, event, most=most, queries=self._queries(name))
+        texts = [(text,) for text in (new.event, *(text for _, text in new.queries))]
         self._db.executemany("INSERT OR IGNORE INTO events (text) VALUES (?)", texts)
         self._db.executemany(
-            "INSERT INTO asked SELECT ?, ?, ?, id FROM events WHERE text = ?",
-            [(name, self.run, query, text) for query, text in new.asked],
+            "INSERT INTO queries SELECT ?, ?, ?, id FROM events WHERE text = ?",
+            [(name, self.run, query, text) for query, text in new.queries],
         )
         self._db.execute(
             "INSERT INTO seals SELECT ?, ?, ?, id, ?, ?, ?, ? FROM events WHERE text = ?",
@@ -462,7 +462,7 @@ class Ledger:
             rounds=self._rounds,
             most_epsilon=self._most_epsilon,
             hint=hint,
-            asked=self._asked(name),
+            queries=self._queries(name),
             spare=self._spare,
         )
 

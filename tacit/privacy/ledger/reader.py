@@ -114,7 +114,7 @@ def accounts(path: Path) -> list[Account]:
         query = "SELECT client, run, text, COUNT(*) FROM paid JOIN events ON events.id = paid.event"
         for client, run, text, count in db.execute(f"{query} GROUP BY client, run, text"):
             paid[client, run].append((text, count))
-        counts = db.execute("SELECT client, run, COUNT(*) FROM asked GROUP BY client, run")
+        counts = db.execute("SELECT client, run, COUNT(*) FROM queries GROUP BY client, run")
         queries = {(client, run): count for client, run, count in counts}
         rows = db.execute("SELECT client, run, unit, delta, epsilon, most FROM seals ORDER BY time").fetchall()
     found = []

@@ -360,7 +360,7 @@ def test_whatever_the_order_of_charges_nobody_passes_its_budget(tmp_path_factory
 def test_many_clients_are_read_with_one_look_at_the_file_and_cost_what_each_costs(tmp_path):
     book, clients, looks = ledger(tmp_path), [client(f"c{k}") for k in range(40)], []
     book._db.set_trace_callback(
-        lambda text: looks.append(text) if "FROM seals" in text or "FROM asked" in text else None
+        lambda text: looks.append(text) if "FROM seals" in text or "FROM queries" in text else None
     )
     assert len(pay(book, 0, *clients)) == 40
     assert len(looks) < 10  # and not some for each

@@ -23,8 +23,8 @@ def client(name="a", epsilon=3.0):
     return Client(0, name, Budget(epsilon, 1e-5), torch.zeros(1), torch.zeros(1))
 
 
-def ledger(tmp_path, *, run="r", asked=ASKED, **settings):
-    whole = {"delta": 2e-5, "asked": lambda name: asked, **settings}
+def ledger(tmp_path, *, run="r", queries=ASKED, **settings):
+    whole = {"delta": 2e-5, "queries": lambda name: queries, **settings}
     return Ledger(tmp_path / "ledger.db", population="p", run=run, **whole)
 
 
@@ -98,7 +98,7 @@ def test_other_queries_than_were_sealed_are_refused(tmp_path):
     answer(ledger(tmp_path), client())
     for asked in ({}, {"ranges": QUERY}, ASKED | {"ranges": RoundedGaussianDpEvent(4.9)}):
         with pytest.raises(LedgerError, match=r"and the query .* put its budgets and settings back"):
-            pay(ledger(tmp_path, asked=asked), 0, client())
+            pay(ledger(tmp_path, queries=asked), 0, client())
     with pytest.raises(KeyError):
         answer(ledger(tmp_path), client(), query="unplanned")
 
