@@ -4,7 +4,7 @@ signature covers the header, and by its SHA-256 the body, under a fixed prefix. 
 
 A secret key opens single updates as well as sums, so `Opener` checks the reports itself, multiplies their ciphertexts
 itself, and writes to disk which sum of the round is opened. Of several who hold the whole key, one may open in a round
-(`whose_turn`)."""
+(`opener_of`)."""
 
 import datetime
 import hashlib
@@ -273,10 +273,10 @@ CREATE TABLE IF NOT EXISTS openings (
 BUSY_SECONDS = 30  # how long a second opener on the same file waits
 
 
-def whose_turn(turns: Sequence[str], *, run: str, round: int) -> str:
+def opener_of(openers: Sequence[str], *, run: str, round: int) -> str:
     """The member that opens this round, which everybody computes alike: never two holders for one round."""
     digest = hashlib.sha256(f"tacit turn {run} {round}".encode()).digest()
-    return sorted(turns)[int.from_bytes(digest, "big") % len(turns)]
+    return sorted(openers)[int.from_bytes(digest, "big") % len(openers)]
 
 
 class Opener(Generic[T]):
@@ -291,12 +291,12 @@ class Opener(Generic[T]):
         *,
         at_least: int,
         name: str = "",
-        turns: Sequence[str] = (),
+        openers: Sequence[str] = (),
     ):
         check.at_least(2, at_least=at_least)
-        if turns and name not in turns:
-            raise BadInput(f"{name!r} is not among the openers {', '.join(sorted(turns))}.")
-        self.path, self.at_least, self.name, self.turns = Path(path), at_least, name, tuple(turns)
+        if openers and name not in openers:
+            raise BadInput(f"{name!r} is not among the openers {', '.join(sorted(openers))}.")
+        self.path, self.at_least, self.name, self.openers = Path(path), at_least, name, tuple(openers)
         self._open_with = open_with
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,9 +311,9 @@ class Opener(Generic[T]):
         its own knowledge. Raises: MessageRefused, TooFewReports, or OpeningRefused (another sum, another's turn, no disk)."""
         inbox = inbox_of(context, messages)
         total, clients = inbox.total(at_least=self.at_least), inbox.complete()
-        turn = whose_turn(self.turns, run=context.run, round=context.round) if self.turns else self.name
-        if turn != self.name:
-            raise OpeningRefused(f"Round {context.round + 1} is opened by {turn!r}, not by {self.name!r}: ask there.")
+        opener = opener_of(self.openers, run=context.run, round=context.round) if self.openers else self.name
+        if opener != self.name:
+            raise OpeningRefused(f"Round {context.round + 1} is opened by {opener!r}, not by {self.name!r}: ask there.")
         self._record(context, total, clients)
         return self._open_with(total), clients
 

@@ -49,7 +49,7 @@ def open_ledger(parts: Parts, folder: Folder, *, once: bool = False, queries: As
         population=population_id(experiment, parts.population, is_deployed=parts.is_deployed),
         run=folder.run,
         delta=experiment.privacy.delta,
-        rounds=1 if once else sampler.turns(None, rounds=experiment.train.rounds),
+        rounds=1 if once else sampler.slots(None, rounds=experiment.train.rounds),
         queries=queries or ((lambda client: {}) if once else asked_by(parts)),
         spare=not once,
         watermarks=(folder.path / disk.NAME, *([path.with_name(f"{path.name}.mark")] if shared else [])),

@@ -221,7 +221,7 @@ class BudgetTracker:
             epsilons = parts.population.epsilons
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
             self._find_ends(ledger)
-            self._stride = -(-self._sampler.turns(None, rounds=self._rounds) // MARKS)
+            self._stride = -(-self._sampler.slots(None, rounds=self._rounds) // MARKS)
             if not self._sampler.charges_all:
                 charged, asked_from = ledger.charged(), partial(self._sampler.asked_from, rounds=self._rounds)
                 names = enumerate(parts.population.names)

@@ -342,7 +342,7 @@ def described(parts: Parts, query: Described, answers: Replies) -> dict[str, Any
     names, counts, stds, sizes = answers.table(parts.population)
     known = {"answered": len(names), "clients": len(parts.population)}
     noise = [float(stds.min()), float(stds.max())]
-    return {"columns": query.told(counts, stds, sizes), **known, "noise_std": noise}
+    return {"columns": query.statistics(counts, stds, sizes), **known, "noise_std": noise}
 
 
 # Private ranges: asked for before the first round, and then as good as declared.

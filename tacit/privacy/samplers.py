@@ -53,13 +53,13 @@ class Participation:
         """Where it is public whose slot a round is: their indices. None where chance decides."""
         return None
 
-    def turns(self, index: int | None, *, rounds: int) -> int:
+    def slots(self, index: int | None, *, rounds: int) -> int:
         """In how many of the first so many rounds a client may be asked; without an index, the one that is asked most."""
         return rounds
 
     def asked_from(self, index: int, round: int, *, rounds: int) -> bool:
         """Whether a client may be asked in one of the rounds from `round` on."""
-        return self.turns(index, rounds=rounds) > self.turns(index, rounds=round)
+        return self.slots(index, rounds=rounds) > self.slots(index, rounds=round)
 
 
 class Words(NamedTuple):
@@ -134,7 +134,7 @@ class Cyclic(Sampler):
     def scheduled(self, round: int) -> list[int]:
         return [index for index, group in enumerate(self.groups) if group == round % self.cycle]
 
-    def turns(self, index: int | None, *, rounds: int) -> int:
+    def slots(self, index: int | None, *, rounds: int) -> int:
         return len(range(0 if index is None else self.groups[index], rounds, self.cycle))
 
     def draw(self, stream: Stream, round: int) -> np.ndarray:

@@ -26,7 +26,7 @@ from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.disk import ALL
 from tacit.privacy.ledger.ledger import NOTHING, ROUNDING, Before
 from tacit.privacy.plan import Plan, Remaining, kind_of
-from tacit.privacy.queries.evaluation import Judgement, told_apart
+from tacit.privacy.queries.evaluation import Judgement, is_informative
 from tacit.report.price import rounded
 from tacit.report.writers import load_writers
 from tacit.table import Column, Table
@@ -171,7 +171,7 @@ def tells_nothing(experiment: Experiment, judged: Judgement, plan: Plan, populat
     stds = np.array([noise.noise_std for noise in noises if noise is not None])
     expected = np.maximum(1.0, population.sizes * share / (1 - share))
     metric = metrics.key(tasks.chosen(experiment))
-    if len(stds) < len(expected) or told_apart(judged, metric, stds, expected):
+    if len(stds) < len(expected) or is_informative(judged, metric, stds, expected):
         return ""
     return (
         f"Note: beside its noise, {metrics.words(metric)} on about {expected.sum():.0f} held-out rows would tell no more than a"

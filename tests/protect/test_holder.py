@@ -7,7 +7,7 @@ import pytest
 
 from tacit.crypto.keys import new_signer
 from tacit.crypto.proofs import prove
-from tacit.crypto.reports import Opener, RoundContext, chunk_sizes, whose_turn, write
+from tacit.crypto.reports import Opener, RoundContext, chunk_sizes, opener_of, write
 from tacit.errors import BadInput, BadSignature, Duplicate, MessageRefused, OpeningRefused, Replayed, TooFewReports
 
 NAMES, MESSAGES = ("coast", "hill", "north", "valley"), (5, 6, 7)
@@ -114,16 +114,16 @@ def test_reports_that_are_not_in_order_are_not_opened(opener, context, reports):
 
 
 def test_only_the_one_whose_turn_it_is_opens(opener, context, reports):
-    turns = [whose_turn(NAMES, run="run", round=r) for r in range(200)]
+    turns = [opener_of(NAMES, run="run", round=r) for r in range(200)]
     assert set(turns) == set(NAMES)
-    assert turns == [whose_turn(NAMES[::-1], run="run", round=r) for r in range(200)]
+    assert turns == [opener_of(NAMES[::-1], run="run", round=r) for r in range(200)]
     other = next(name for name in NAMES if name != turns[0])
     with pytest.raises(OpeningRefused, match=f"opened by '{turns[0]}', not by '{other}'"):
-        opener(file="other.db", name=other, turns=NAMES).open(context(0), reports(0))
-    opened, clients = opener(file="own.db", name=turns[0], turns=NAMES).open(context(0), reports(0))
+        opener(file="other.db", name=other, openers=NAMES).open(context(0), reports(0))
+    opened, clients = opener(file="own.db", name=turns[0], openers=NAMES).open(context(0), reports(0))
     assert (opened, clients) == ([4 * m for m in MESSAGES], list(NAMES))
     with pytest.raises(BadInput, match="not among the openers"):
-        opener(name="lake", turns=NAMES)
+        opener(name="lake", openers=NAMES)
     with pytest.raises(BadInput, match="at_least >= 2"):
         opener(at_least=1)
 

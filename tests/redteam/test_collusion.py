@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 from redteam.cheating_site import NAMES, ciphertexts_of, context_of, site, small_key
 
-from tacit.crypto.reports import Opener, whose_turn
+from tacit.crypto.reports import Opener, opener_of
 from tacit.crypto.threshold import combine, deal, fewest_shares
 from tacit.errors import BadInput, OpeningRefused
 
@@ -104,9 +104,9 @@ def test_two_holders_of_a_common_key_without_turns_would_open_sums_that_differ_b
     first, second = (Opener(":memory:", key.open, at_least=2) for _ in range(2))
     opened = first.open(context, everybody)[0], second.open(context, but_one)[0]
     assert [a - b for a, b in zip(*opened, strict=True)] == list(NUMBERS["valley"])
-    turn = whose_turn(NAMES, run=context.run, round=context.round)
+    turn = opener_of(NAMES, run=context.run, round=context.round)
     for name in NAMES:
-        holder = Opener(":memory:", key.open, at_least=2, name=name, turns=NAMES)
+        holder = Opener(":memory:", key.open, at_least=2, name=name, openers=NAMES)
         if name == turn:
             assert holder.open(context, everybody)[0] == summed(NAMES)
         else:

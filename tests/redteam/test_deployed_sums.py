@@ -16,7 +16,7 @@ from trained import same_model
 import tacit
 from tacit.crypto import keys
 from tacit.crypto.keys import generate
-from tacit.crypto.reports import RoundContext, parse, whose_turn
+from tacit.crypto.reports import RoundContext, opener_of, parse
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import _content, new_nonce, read
 from tacit.deploy.server.server import _terms
@@ -81,7 +81,7 @@ class Line(LocalGrid):
 
 def other_than_the_opener(deployed, run):
     """A node that does not open round 0."""
-    opener = whose_turn(deployed.names, run=f"{run}-all", round=0)
+    opener = opener_of(deployed.names, run=f"{run}-all", round=0)
     return 1 + next(index for index, name in enumerate(deployed.names) if name != opener)
 
 
@@ -295,7 +295,7 @@ def test_a_site_that_opens_a_sum_with_no_sum_drops_the_round_only(federation):
 
     history = deployed.run(Line(deployed, answer=answer))
     assert [record["opened"] for record in history.rounds] == [0, 1]
-    opener = whose_turn(deployed.names, run=f"{agreed(deployed).run}-all", round=0)
+    opener = opener_of(deployed.names, run=f"{agreed(deployed).run}-all", round=0)
     text = f"the sum of round 1 is not known: {opener} opened it with something that is no sum; the round is dropped"
     assert history.rounds[0]["refused"] == {"the sum of group all": text}
 

@@ -76,7 +76,7 @@ def _priced(parts: Parts, index: int, own: Limits, federation: Federation, runs:
     if event is None:
         raise BadInput(NO_PRICE)
     budget = Budget(client.budget.epsilon, privacy.run_delta, own.unit)
-    turns = parts.plan.sampler.turns(None, rounds=parts.experiment.train.rounds)
+    turns = parts.plan.sampler.slots(None, rounds=parts.experiment.train.rounds)
     queries = asked_by(parts)(client.id)
     most = most_releases(
         budget,
@@ -159,14 +159,14 @@ def _pays(experiment: Experiment, parts: Parts | None, index: int, limits: Limit
         return sealed.epsilon < limits.epsilon
     plan, rounds = parts.plan, experiment.train.rounds
     takes_turns = plan.sampler.scheduled(0) is not None
-    turns = plan.sampler.turns(index, rounds=rounds) if takes_turns else 1
+    turns = plan.sampler.slots(index, rounds=rounds) if takes_turns else 1
     needed = rounds if plan.sampler.charges_all else turns
     left = most_releases(
         Budget(limits.epsilon, experiment.privacy.run_delta, limits.unit),
         event,
         before=sealed,
         total_delta=math.inf,  # it is asked about apart
-        rounds=plan.sampler.turns(None, rounds=rounds),
+        rounds=plan.sampler.slots(None, rounds=rounds),
         hint=needed,
         most_epsilon=client.budget.epsilon,
         queries=asked_by(parts)(client.id),

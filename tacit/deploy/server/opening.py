@@ -18,8 +18,8 @@ from tacit.crypto.reports import (
     RoundContext,
     inbox_of,
     numbers_from_bytes,
+    opener_of,
     refuse_few,
-    whose_turn,
 )
 from tacit.crypto.threshold import Partial, Verification, join, refuse_wrong
 from tacit.deploy.server.gather import Accept, Heard, gather
@@ -84,7 +84,7 @@ class AtSite(_Asking):
 
     def open(self, context: RoundContext, messages: Sequence[bytes]) -> Opened:
         trainer, (body, inbox, sent) = self.sites.there, self.question(context, messages)
-        who = whose_turn(trainer.names, run=context.run, round=context.round)
+        who = opener_of(trainer.names, run=context.run, round=context.round)
         node = trainer.nodes.get(list(trainer.names).index(who))
         if node is None:
             raise TacitError(

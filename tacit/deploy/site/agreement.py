@@ -307,7 +307,7 @@ def _own_ledger(
         population=own or population_id(experiment, parts.population, is_deployed=parts.is_deployed),
         run=agreed.run,
         delta=limits.delta,
-        rounds=parts.plan.sampler.turns(None, rounds=experiment.train.rounds),
+        rounds=parts.plan.sampler.slots(None, rounds=experiment.train.rounds),
         most_epsilon=agreed.terms.epsilon,
         queries=asked_by(parts),
         watermarks=(folder / disk.NAME,),

@@ -179,8 +179,8 @@ class FolderSeals:
         held, fewest = self.held, plan.noises[number].fewest
         lanes, holder = lanes_of(plan, number, held.public), None
         if held.answer is not None and held.signer is not None:
-            turns, path = () if held.verification else sorted(everybody), self.folder / f"openings-{word}.db"
-            holder = Opener(path, held.answer, at_least=fewest, name=held.signer.client, turns=turns)
+            openers, path = () if held.verification else sorted(everybody), self.folder / f"openings-{word}.db"
+            holder = Opener(path, held.answer, at_least=fewest, name=held.signer.client, openers=openers)
         return Sealed(
             lanes,
             held.public,

@@ -271,7 +271,7 @@ def refuse_unpaid(experiment: Experiment, epsilons: Mapping[str, float], *, delt
     if not privacy.noise_said:
         return  # it is made to last
     plan, index = cast(WeighedSums, kind.plan(experiment, population, size=1)), list(epsilons).index(site)
-    turns = plan.sampler.turns(index, rounds=experiment.train.rounds)
+    turns = plan.sampler.slots(index, rounds=experiment.train.rounds)
     budget = Budget(epsilons[site], privacy.run_delta, privacy.unit_kept)
     left = most_releases(
         budget,
@@ -300,7 +300,7 @@ def payable(accepted: Accepted) -> int:
 
 
 def asked_for(accepted: Accepted) -> int:
-    return accepted.parts.plan.sampler.turns(accepted.client.index, rounds=accepted.agreement.terms.rounds)
+    return accepted.parts.plan.sampler.slots(accepted.client.index, rounds=accepted.agreement.terms.rounds)
 
 
 def spent(accepted: Accepted) -> float | None:

@@ -314,7 +314,7 @@ class BandedCentral(Central):
         momentum = options.get("momentum", Momentum.momentum) if optimizer == "momentum" else 0.0
         strategy = banded(train.rounds, privacy.bands or who.cycle, momentum)
         mechanism = BandedGaussian(privacy.noise_multiplier or 1.0, privacy.clip, strategy, who.groups, who.cycle)
-        turns = who.turns(None, rounds=train.rounds)
+        turns = who.slots(None, rounds=train.rounds)
         mechanism = _noised(mechanism, experiment, population, turns)
         return BandedPlan(mechanism, turns, capped_weights(population.sizes, privacy.weight_cap))
 

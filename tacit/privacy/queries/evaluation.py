@@ -292,7 +292,7 @@ def combine(
     return Evaluated(values, max(0.0, judged.rows(stacked.sum(0))))
 
 
-def told_apart(judged: Judgement, metric: str, stds: np.ndarray, expected: np.ndarray) -> bool:
+def is_informative(judged: Judgement, metric: str, stds: np.ndarray, expected: np.ndarray) -> bool:
     """Whether noised counts of so many expected records will tell more of a metric than a coin: its interval leaves something
     out."""
     largest, guessed = 1.0, np.full(judged.cells, 1 / judged.cells)  # who answers at random is in every cell as often

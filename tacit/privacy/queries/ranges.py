@@ -220,7 +220,7 @@ class Described:
         counts = [np.bincount(column.cell(x, y), minlength=column.cells) for column in self.columns]
         return Counts(np.concatenate(counts).astype(np.int64), self.l2_squared)
 
-    def told(self, answers: Sequence[np.ndarray], stds: np.ndarray, sizes: np.ndarray) -> list[dict[str, Any]]:
+    def statistics(self, answers: Sequence[np.ndarray], stds: np.ndarray, sizes: np.ndarray) -> list[dict[str, Any]]:
         """What the noised counts say of each column, over all clients that answered. Counts are plain sums; means and
         quantiles weigh clients by how much their counts can tell."""
         found, start = [], 0

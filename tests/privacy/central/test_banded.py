@@ -82,9 +82,9 @@ def test_one_band_is_independent_noise():
 def test_k_turns_cost_one_gaussian_of_the_root_of_k_over_z():
     event = MECHANISM.event()
     assert event == dp_accounting.GaussianDpEvent(Z)
-    spent = price.epsilon(((event, MECHANISM.cohorts.turns(0, rounds=ROUNDS)),), delta=1e-5)
+    spent = price.epsilon(((event, MECHANISM.cohorts.slots(0, rounds=ROUNDS)),), delta=1e-5)
     assert spent == pytest.approx(pld.epsilon(math.sqrt(3) / Z, 1e-5))
-    assert [MECHANISM.cohorts.turns(index, rounds=ROUNDS) for index in range(CYCLE)] == [3, 3, 3, 2]
+    assert [MECHANISM.cohorts.slots(index, rounds=ROUNDS) for index in range(CYCLE)] == [3, 3, 3, 2]
 
 
 def test_everybody_has_a_turn_in_a_cycle_and_nobody_two_within_a_band():
