@@ -197,13 +197,13 @@ def charges(path):
     if not path.exists():
         return
     db = sqlite3.connect(path)
-    for table, columns in {
-        "charges": "client, round, unit",
-        "everybody": "'', round, unit",
-        "asked": "client, query, ''",
-    }.items():
+    for name, table, columns in (
+        ("charges", "charges", "client, round, unit"),
+        ("everybody", "everybody", "'', round, unit"),
+        ("asked", "queries", "client, query, ''"),  # the first word is that of golden.json
+    ):
         yield from (
-            (table, *map(str, row))
+            (name, *map(str, row))
             for row in db.execute(f"SELECT {columns}, text FROM {table} JOIN events ON events.id = {table}.event")
         )
     db.close()
