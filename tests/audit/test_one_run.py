@@ -9,7 +9,7 @@ from scipy import stats
 from tacit.errors import BadInput
 from tacit.lab.audit.estimate import (
     Traces,
-    charged_for,
+    claim_of,
     curve_inverse,
     gaussian_inverse,
     gaussian_mu,
@@ -21,7 +21,6 @@ from tacit.lab.audit.estimate import (
     scores,
     shown,
 )
-from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import RoundedGaussianDpEvent
 from tacit.privacy.local import SampledGaussian
 
@@ -92,8 +91,8 @@ def traces_of(charged, count, rng, *, noise=1.0):
 
 @pytest.fixture(scope="module")
 def charged():
-    text = price.to_text(SampledGaussian(2.0, clip=1.0, sampling_rate=0.2, steps=2).event())
-    return charged_for(text, 30, delta=DELTA)
+    event = SampledGaussian(2.0, clip=1.0, sampling_rate=0.2, steps=2).event()
+    return claim_of(event, 30, delta=DELTA)
 
 
 def test_a_true_claim_is_rarely_rejected_and_its_limits_hold(charged):
@@ -138,4 +137,4 @@ def test_no_noise_costs_everything_and_endless_noise_nothing(charged):
 
 def test_an_event_that_no_audit_can_measure_is_refused():
     with pytest.raises(BadInput, match="Gaussian noise"):
-        charged_for(price.to_text(RoundedGaussianDpEvent(1.0)), 3, delta=DELTA)
+        claim_of(RoundedGaussianDpEvent(1.0), 3, delta=DELTA)

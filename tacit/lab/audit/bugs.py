@@ -1,6 +1,7 @@
 """Known bugs, wrapped around the real objects: `tacit audit --plant NAME` must find each of them.
 A bug takes a run's parts and returns them doing something else than is priced; the price is that of the real ones."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,12 +25,9 @@ from tacit.random import keyed
 from tacit.training.sgd import DpSgd
 from tacit.types import Bounded, Private, Shared
 
-TRAINERS = ("one by one", "side by side", "stacked", "site")  # the names that an audit is given
 STUCK = b"the noise of a planted bug"
 
-Change = Callable[
-    [torch.Tensor, torch.Tensor], torch.Tensor
-]  # (before the noise, after it) -> what is released instead
+Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # before and after the noise: what is released instead
 
 
 def changed(own: Any, change: Change) -> Any:
@@ -240,17 +238,15 @@ def bare_share(parts: Parts) -> Parts:
 
 
 SUMS = (RecordSums, SecretRecordSums)
-EVERY = (LocalDP, CentralDP, Encrypted, *SUMS)
+SAMPLED = (LocalDP, CentralDP, *SUMS)
+EVERY = (*SAMPLED, Encrypted)
 BUGS: dict[str, tuple[Prepare, tuple[type, ...]]] = {  # by name: the bug, and the algorithms that can have it
     "noise=0.95": (partial(less_noise, 0.95), EVERY),  # noise times a factor, at the whole price
     "reuse": (partial(with_mechanisms, _reused), EVERY),  # every round has the same noise
     "clip": (twice_the_clip, EVERY),
     "layer": (bare_layer, EVERY),  # the last layer carries no noise
-    "sampling": (partial(with_mechanisms, _everybody), (LocalDP, CentralDP, *SUMS)),  # everybody, at a sample's price
-    "divisor": (
-        real_divisor,
-        (LocalDP, CentralDP, *SUMS),
-    ),  # sums are divided by how many records or clients are in them
+    "sampling": (partial(with_mechanisms, _everybody), SAMPLED),  # everybody, at a sample's price
+    "divisor": (real_divisor, SAMPLED),  # sums are divided by how many records or clients are in them
     "weights": (unpriced_weights, (CentralDP, Encrypted)),  # n_k over the mean, at the price of weights of at most 1
     "share": (bare_share, (Encrypted, SecretRecordSums)),  # the largest client adds no share of the noise
 }
@@ -265,9 +261,10 @@ def noise_factor(name: str) -> float | None:
     try:
         number = float(factor)
     except ValueError:
-        raise BadInput(f"Expected --plant noise=F with a factor below 1, as in noise=0.95; got {name!r}.") from None
+        number = math.nan
     if not 0 <= number < 1:
-        raise BadInput(f"Expected --plant noise=F with a factor of at least 0 and below 1, got {number:g}.")
+        said = "a factor of at least 0 and below 1, as in noise=0.95"
+        raise BadInput(f"Expected --plant noise=F with {said}; got {name!r}.")
     return number
 
 

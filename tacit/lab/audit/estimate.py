@@ -158,17 +158,9 @@ def _pairs(charged: Charged, factor: float) -> tuple[np.ndarray, np.ndarray]:
     return epsilons, np.array([accountant.get_delta(float(e)) for e in epsilons])
 
 
-def claim_of(event: DpEvent) -> Charged:
-    """The price of one round. Raises BadInput for what no audit can measure."""
+def claim_of(event: DpEvent, rounds: int = 1, *, delta: float = math.nan) -> Charged:
+    """What so many rounds of this price were charged for. Raises BadInput for what no audit can measure."""
     event, steps = price.counted(event)
-    claim = Charged(event, steps, steps, math.nan)
-    claim.multiplier  # noqa: B018 - refuses what has none
-    return claim
-
-
-def charged_for(text: str, rounds: int, *, delta: float) -> Charged:
-    """What a ledger's line for one round says, charged `rounds` times. Raises BadInput for what no audit can measure."""
-    event, steps = price.counted(price.from_text(text))
     charged = Charged(event.event if isinstance(event, SideDpEvent) else event, steps * rounds, steps, delta)
     charged.multiplier  # noqa: B018 - refuses what has none
     return charged

@@ -18,8 +18,9 @@ from tacit.deploy.site.layout import read_settings
 from tacit.engine.canaries import FOLDER, Canaries, layers_of, opened, read_observations
 from tacit.engine.run_files import AUDIT, read
 from tacit.errors import BadData, BadInput
-from tacit.lab.audit.estimate import Charged, Subsets, Traces, charged_for, measured, share, shown
+from tacit.lab.audit.estimate import Charged, Subsets, Traces, claim_of, measured, share, shown
 from tacit.lab.audit.report import Alike, Layer, RunAudit, pictures
+from tacit.privacy.accounting import price
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.disk import EVERYBODY
 from tacit.privacy.local import promised
@@ -188,7 +189,7 @@ def charges(ledger: Path, run: str, *, delta: float) -> tuple[dict[str, Charged]
         if len(texts) > 1:
             raise BadData(f"{client} was charged for rounds of different kinds: no audit can tell them apart.")
         ((text, rounds),) = texts.items()
-        paid[client] = charged_for(text, rounds, delta=delta)
+        paid[client] = claim_of(price.from_text(text), rounds, delta=delta)
     return paid, 1 + list(dict.fromkeys(row["run"] for row in rows)).index(run) if mine else 1
 
 
