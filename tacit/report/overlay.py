@@ -246,7 +246,7 @@ def paired(entries: Sequence[Entry]) -> dict[str, Any] | None:
 def homes(entries: Sequence[Entry], *, metric: str) -> dict[str, Any] | None:
     """What clients have alone, from the global model and from their own, setting by setting; None where no run was asked for
     it. From raw rows: no epsilon covers it."""
-    told = [(one.label, [found for run in one.ended if (found := results.told(run))]) for one in entries]
+    told = [(one.label, [found for run in one.ended if (found := results.own_metrics(run))]) for one in entries]
     rows = [(label, found) for label, found in told if found]
     if not rows:
         return None

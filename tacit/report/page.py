@@ -139,7 +139,7 @@ def cost(folder: Path) -> dict[str, Any]:
     """What a comparison's runs cost in total: a sum for every promise that they make, and what is in no sum, in words. Raises:
     BadInput where a file of the comparison is damaged."""
     rows = rows_of(overlay.grid_of(folder)[1], {})
-    sums = ledger.together(rows)
+    sums = ledger.totals(rows)
     said = {one.sentence for one in sums}
     found = [one.record() | {"epsilon": one.bare, "sentence": one.sentence} for one in sums]
     return {"sums": found, "notes": [note for note in ledger.notes(rows) if note not in said]}

@@ -77,7 +77,7 @@ def done(small, tmp_path_factory):
 
 def test_runs_that_failed_or_were_killed_are_in_the_sum_with_what_they_sealed(done):
     out, rows = done
-    (sums,) = json.loads((out / "together.json").read_text())
+    (sums,) = json.loads((out / "total.json").read_text())
     assert (sums["runs"], sums["left_out"]) == (12, 0)
     spent = [run.guarantee["epsilon"]["max"] for row in rows for run in row.ended]
     assert len(spent) == 5  # of 12: six diverged, one was killed
@@ -165,7 +165,7 @@ def test_finished_runs_are_kept_a_killed_one_goes_on_and_the_grid_may_grow(copy,
     assert [(row["runs"], row["ended"]) for row in said] == [(3, 3)] * 2
     assert marks_of(finished) == marks
     assert "In no sum: 9 runs in runs/ of a grid before this one" in (copy / "table.md").read_text("utf-8")
-    assert {one["outside"] for one in json.loads((copy / "together.json").read_text("utf-8"))} == {9}
+    assert {one["outside"] for one in json.loads((copy / "total.json").read_text("utf-8"))} == {9}
     after = killed.read_text().splitlines()
     assert len(after) == 15
     assert after[:2] == before[:2]  # with their seconds: they were not run again

@@ -38,7 +38,7 @@ def test_all_runs_are_charged_to_the_one_ledger_and_within_the_clients_budgets(t
     assert not list((tmp_path / "out").rglob("ledger.db"))
     said = (tmp_path / "out" / "table.md").read_text()
     assert f"The ledger {ledger} has 4 runs" in said
-    assert "Together these 4 runs spend at most epsilon" in said
+    assert "In total these 4 runs spend at most epsilon" in said
 
 
 def test_a_grid_that_cannot_be_paid_for_as_a_whole_is_refused_before_anything_runs(tmp_path):

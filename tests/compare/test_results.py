@@ -210,9 +210,9 @@ def test_own_models_have_columns_with_their_paired_differences_and_say_whose_num
     assert list(found).index("own − common†") < list(found).index("up")
     assert any("paired" in note and "not covered by epsilon" in note for note in table.notes(rows))
     cell, other = table.record(rows)
-    assert (cell["accuracy_at_home_own"], cell["accuracy_at_home_own_less_common"]) == pytest.approx((0.92, 0.1))
-    assert cell["seeds"][1]["accuracy_at_home_own_low"] == pytest.approx(0.91)
-    assert "accuracy_at_home_own" not in other
+    assert (cell["accuracy_on_client_own"], cell["accuracy_on_client_own_less_common"]) == pytest.approx((0.92, 0.1))
+    assert cell["seeds"][1]["accuracy_on_client_own_low"] == pytest.approx(0.91)
+    assert "accuracy_on_client_own" not in other
     once = with_own_models(made({"aggregate.rule": ["mean"]}, seeds=1), 0.9)  # with its interval over kept rows
     assert table.cells(once).texts()["own − common†"] == ["+0.1000 ± 0.0100"]
     assert any("interval over kept rows" in note for note in table.notes(once))

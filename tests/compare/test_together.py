@@ -1,4 +1,4 @@
-"""What the runs of a comparison cost together: in which sum a run is, and of whom it is said."""
+"""What the runs of a comparison cost in total: in which sum a run is, and of whom it is said."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ import ready
 import tacit
 from tacit.lab.compare import table
 from tacit.lab.compare.grid import expand
-from tacit.lab.compare.ledger import notes, together
+from tacit.lab.compare.ledger import notes, totals
 from tacit.lab.compare.results import Row, Run
 from tacit.lab.grid import compare
 from tacit.privacy.ledger.ledger import Ledger
@@ -41,12 +41,12 @@ def test_a_run_that_did_not_end_is_in_the_sum_of_what_it_promised_and_not_of_wha
     with contextlib.suppress(InterruptedError):
         tacit.run(secret.experiments[0], out=killed, observe=interrupted, page=False)
     rows = [ended, Row(secret, (Run(0, killed, None, (), "stopped"),))]
-    first, second = together(rows)
+    first, second = totals(rows)
     assert (first.adversary, first.runs, first.epsilon) == ("who knows who took part", 1, 1.0)
     assert second.adversary.startswith("everybody who sees the models (the server is trusted")
     assert (second.relation, second.runs) == ("add or remove one client", 1)
     (killed / "clients.json").unlink()
-    assert len(together(rows)) == 1
+    assert len(totals(rows)) == 1
     assert any("In no sum: 1 runs that did not end" in note for note in notes(rows))
 
 
@@ -58,20 +58,20 @@ def test_rows_that_were_edited_between_two_runs_may_be_one_persons_in_both_and_a
     rows = made({"privacy.epsilon": [1, 3], "seed.data": [0]}, seeds=1, unit=lambda number: "client")
     for row, known in zip(rows, ("of before", "of later"), strict=True):
         Ledger(row.runs[0].folder / "ledger.db", population=known, run="run").close()
-    (sums,) = together(rows)
+    (sums,) = totals(rows)
     assert (sums.ways, sums.epsilon) == (1, pytest.approx(3.9998, abs=1e-3))
     never = [rows[0], replace(rows[1], runs=(replace(rows[1].runs[0], folder=tmp_path / "never", summary=None),))]
-    assert [(one.ways, one.runs) for one in together(never)] == [(1, 1)], "a run that never began is no way"
+    assert [(one.ways, one.runs) for one in totals(never)] == [(1, 1)], "a run that never began is no way"
 
 
 def test_a_sum_of_runs_with_malicious_clients_is_said_of_the_honest_alone(made):
     row = made({"privacy.epsilon": [1]})[0]
     whom = {"whom": "each of the 3 honest clients"}
     runs = tuple(replace(run, summary=run.summary | {"guarantee": run.guarantee | whom}) for run in row.runs)
-    (sums,) = together([replace(row, runs=runs)])
+    (sums,) = totals([replace(row, runs=runs)])
     assert sums.honest
     assert "with no client that is malicious in one of them" in sums.sentence
-    assert "malicious" not in together([row])[0].sentence
+    assert "malicious" not in totals([row])[0].sentence
 
 
 def test_an_epsilon_without_bound_is_read_from_the_folder_of_a_run_and_ends_no_comparison(tmp_path):
@@ -79,7 +79,7 @@ def test_an_epsilon_without_bound_is_read_from_the_folder_of_a_run_and_ends_no_c
     with ready.workers():
         (row,) = compare(LOUD, {}, seeds=2, out=tmp_path / "out", jobs=1)
     assert len(row.ended) == 2
-    (sums,) = together([row])
+    (sums,) = totals([row])
     assert math.isinf(sums.epsilon)
     assert "epsilon inf" in sums.sentence
     assert sums.record()["epsilon"] is None
@@ -113,11 +113,11 @@ def test_the_page_has_no_bare_number_where_nothing_adds_the_runs_up(made, tmp_pa
     """Per client and dealt out anew by every seed, the largest sum of one way is not what all runs cost."""
     vary, units, expected = SUMS[why]
     rows = made(vary, unit=lambda number: units[number])
-    sums = together(rows)
+    sums = totals(rows)
     assert [(one.unit, one.runs, one.ways, round(one.epsilon, 2), one.bare) for one in sums] == expected
     assert all(one.delta == pytest.approx(1e-5 * one.runs / one.ways) for one in sums)
     table.write(tmp_path, rows)
-    written = json.loads((tmp_path / "together.json").read_text())
+    written = json.loads((tmp_path / "total.json").read_text())
     assert [one["epsilon"] for one in written] == [one.epsilon for one in sums]
     said = " ".join(table.notes(rows))
     for one in sums:

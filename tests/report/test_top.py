@@ -136,7 +136,7 @@ def test_a_comparison_says_what_its_runs_cost_together_with_all_that_qualifies_i
     assert sum(each) <= float(sum_["epsilon"]) <= sum(each) + 1e-2
     ((*row,),) = cells(browser, ".total")
     assert row == ["record", f"≤ {sum_['epsilon']}", "9e-5", "9", sum_["relation"], sum_["adversary"]]
-    assert f"Together these 9 runs spend at most epsilon {sum_['epsilon']}" in browser.value(
+    assert f"In total these 9 runs spend at most epsilon {sum_['epsilon']}" in browser.value(
         "document.querySelector('.total').innerText"
     )
 

@@ -103,7 +103,7 @@ def sentences(cells: Sequence[Cell]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Together:
+class Total:
     """The sum over the runs that promise one thing. `left_out` of them cannot be read; `outside` runs of the folder are in the
     grid no more: neither are in it. `ways` is in how many ways rows are dealt out to clients that are protected as a whole: then
     it is the largest sum over one way. With `honest` it is said of no client that is malicious in one of them."""
@@ -121,11 +121,11 @@ class Together:
 
     @property
     def sentence(self) -> str:
-        runs, seen = "This run spends" if self.runs == 1 else f"Together these {self.runs} runs spend", "all"
+        runs, seen = "This run spends" if self.runs == 1 else f"In total these {self.runs} runs spend", "all"
         if self.ways > 1:
             runs = (
                 f"These {self.runs} runs deal rows out to clients in {self.ways} ways, and a client of one is none of another:"
-                " nothing adds them up (seed.data keeps rows in the same hands), and the runs of one way together spend"
+                " nothing adds them up (seed.data keeps rows in the same hands), and the runs of one way spend in total"
             )
             seen = "those of one way, and no others,"
         whom = " and with no client that is malicious in one of them" if self.honest else ""
@@ -148,7 +148,7 @@ class Together:
         return for_json(self.__dict__)
 
 
-def together(rows: Iterable[Row]) -> list[Together]:
+def totals(rows: Iterable[Row]) -> list[Total]:
     """One sum for every promise that the runs make. Runs that did not end count by what they sealed.
     Guarantee: for each promise, the joint release of its counted runs is (epsilon, delta)-DP for its unit, relation and
     adversary, unless runs were seen that are in no sum (`outside`); per client, of those that have the rows in the same hands."""
@@ -172,7 +172,7 @@ def outside(rows: Iterable[Row]) -> int:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    sums, others = together(rows), outside(rows)
+    sums, others = totals(rows), outside(rows)
     lost = [run for row in rows for run in row.runs if run.summary is None and _guarantee(row, run) is None]
     unread = sum((run.folder / LEDGER).exists() for run in lost)
     bare = sum(len(row.runs) for row in rows if not row.cell.experiments[0].privacy.promises)
@@ -204,13 +204,13 @@ def _hands(experiment: Experiment) -> str:
     return repr((sorted(said.items()), dealt))
 
 
-def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Together:
+def _of_ways(promise: Promise, ways: Sequence[Sequence[Cost]]) -> Total:
     counted = [[cost for cost in costs if cost is not None] for costs in ways]
     sums = [[math.fsum(part) for part in zip(*costs, strict=True)] for costs in counted if costs]
     epsilon, delta = (max(part) for part in zip(*sums, strict=True)) if sums else (0.0, 0.0)
     runs = sum(map(len, counted))
     left_out = sum(map(len, ways)) - runs
-    return Together(*promise[:3], runs, epsilon, delta, left_out, max(1, len(sums)), honest=promise[3])
+    return Total(*promise[:3], runs, epsilon, delta, left_out, max(1, len(sums)), honest=promise[3])
 
 
 def _cost(run: Run, *, unit: str) -> Cost:

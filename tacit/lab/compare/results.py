@@ -224,7 +224,7 @@ PERSONAL = {
     "own_less_alone": "own − alone",
     "own_less_common": "own − common",
 }
-AT_HOME, BY_CLIENT = "†", "‡"
+ON_CLIENT, BY_CLIENT = "†", "‡"
 SPREAD = {  # by what the files have; people read what has a heading
     "mean": "",
     "std": f"std over clients{BY_CLIENT}",
@@ -235,7 +235,7 @@ SPREAD = {  # by what the files have; people read what has a heading
 }
 
 
-def told(run: Run | RunFiles) -> dict[str, Any]:
+def own_metrics(run: Run | RunFiles) -> dict[str, Any]:
     """A run's numbers of the metric that stands for it, by model and by difference; empty where it has no personalised models."""
     found = (run.summary or {}).get("personal") or {}
     by = found.get("metrics", {}).get(found.get("metric"), {})
@@ -260,14 +260,16 @@ class Measure:
 
 
 def client_measures(metric: str) -> list[Measure]:
-    def at_home(run: Run, key: str) -> Estimate | None:
-        one = told(run).get(key)
+    def on_client(run: Run, key: str) -> Estimate | None:
+        one = own_metrics(run).get(key)
         return one and Estimate.between(one["value"], *(one["interval"] or (None, None)))
 
     bounds, found = metrics.bounds(metric), list[Measure]()
     for key, name in PERSONAL.items():
         ends, kind = (ANYTHING, SIGNED) if "_less_" in key else (bounds, INTERVAL)
-        found.append(Measure(f"{metric}_at_home_{key}", f"{name}{AT_HOME}", ends, partial(at_home, key=key), kind))
+        found.append(
+            Measure(f"{metric}_on_client_{key}", f"{name}{ON_CLIENT}", ends, partial(on_client, key=key), kind)
+        )
     for key, name in SPREAD.items():
         ends = (0.0, math.inf) if key == "std" else bounds
         found.append(Measure(f"{metric}_by_client_{key}", name, ends, lambda run, key=key: run.spread.get(key)))
@@ -287,12 +289,12 @@ def client_notes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the columns of clients."""
     metric, said = metrics.words(rows[0].metric), []
     raw = "From raw rows, not covered by epsilon: choosing by it is choosing by private rows."
-    if any(told(run) for row in rows for run in row.ended):
+    if any(own_metrics(run) for row in rows for run in row.ended):
         seeds, level = max(len(row.runs) for row in rows), f"{100 * CONFIDENCE:g} % interval"
         how = f"± the {level} over seeds" if seeds >= FEWEST_SEEDS else "without an interval over so few seeds"
         how = f"with the {level} over kept rows" if seeds == 1 else how
         said.append(
-            f"{AT_HOME} At home: {metric} on rows that each client kept, mean over clients by these rows, {how}; differences are"
+            f"{ON_CLIENT} On the client: {metric} on rows that each kept, mean over clients by rows, {how}; differences are"
             f" paired. {raw}"
         )
     if any(run.spread for row in rows for run in row.ended):

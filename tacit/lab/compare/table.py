@@ -210,7 +210,7 @@ def write(out: Path, rows: Sequence[Row]) -> None:
     store.write(out / "rounds.csv", store.csv_of(round_records(rows), ("cell", "seed", "round")))
     store.write(out / "table.md", markdown(rows).encode())
     store.write(out / "table.tex", found.latex(MACHINE).encode())
-    store.write(out / "together.json", json.dumps([one.record() for one in ledger.together(rows)], indent=1).encode())
+    store.write(out / "total.json", json.dumps([one.record() for one in ledger.totals(rows)], indent=1).encode())
     if pairs.columns:
         store.write(out / "differences.tex", pairs.latex().encode())
 
