@@ -133,7 +133,7 @@ def write_data(path: Path) -> str:
     """Writes rows for every client and a small test set; returns what they are."""
     rows, rng = CLIENTS * EXAMPLES, np.random.default_rng(0)
     if os.environ.get("TACIT_DATA"):
-        from tacit.data.images import read_mnist as load
+        from tacit.data.images import read as load
 
         mnist = load("mnist")
         x, y, kind = mnist.x[: rows + TEST].numpy(), mnist.y[: rows + TEST].numpy(), "MNIST"

@@ -158,7 +158,13 @@ CLASS_NAMES = {
 }  # fmt: skip
 
 
-def read_mnist(name: str = "mnist", *, path: str | None = None, progress: Progress | None = None) -> Dataset:
+def read(name: str, *, path: str | None = None, progress: Progress | None = None) -> Dataset:
+    """A set of images by name, as [n, channels, height, width] in [0, 1]. Raises: BadData."""
+    x, y, test_x, test_y = _cifar10(path, progress) if name == "cifar10" else _mnist(name, path, progress)
+    return Dataset(name, x, y, test_x, test_y, CLASS_NAMES[name])
+
+
+def _mnist(name: str, path: str | None, progress: Progress | None) -> list[torch.Tensor]:
     others = frozenset(value for other, values in CHECKSUMS.items() if other != name for value in values)
     wanted: dict[str, str] = dict(zip(PARTS, CHECKSUMS[name], strict=True))
     places = obtain(name, wanted, path=path, others=others, progress=progress)
@@ -172,8 +178,7 @@ def read_mnist(name: str = "mnist", *, path: str | None = None, progress: Progre
                 f"{images} holds {len(x)} images but {labels} holds {len(y)} labels: they do not belong together."
             )
         tensors += [torch.from_numpy(x).unsqueeze(1).to(torch.float32).div_(LARGEST), torch.from_numpy(y).long()]
-    x, y, test_x, test_y = tensors
-    return Dataset(name, x, y, test_x, test_y, CLASS_NAMES[name])
+    return tensors
 
 
 def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
@@ -210,14 +215,13 @@ SHAPE = (3, 32, 32)
 Batch = tuple[np.ndarray, np.ndarray]
 
 
-def read_cifar10(*, path: str | None = None, progress: Progress | None = None) -> Dataset:
+def _cifar10(path: str | None, progress: Progress | None) -> list[torch.Tensor]:
     batches = _batches(obtain("cifar10", {ARCHIVE: CHECKSUM}, path=path, progress=progress)[ARCHIVE])
     tensors = []
     for names in (TRAIN, (TEST,)):
         pixels, labels = (np.concatenate(part) for part in zip(*(batches[name] for name in names), strict=True))
         tensors += [torch.from_numpy(pixels).to(torch.float32).div_(LARGEST), torch.from_numpy(labels).long()]
-    x, y, test_x, test_y = tensors
-    return Dataset("cifar10", x, y, test_x, test_y, CLASS_NAMES["cifar10"])
+    return tensors
 
 
 def read_batch(raw: bytes, *, where: str) -> Batch:

@@ -114,14 +114,14 @@ class digits:
 class _Images:
     path: str | None = None  # its folder; default: $TACIT_DATA and the cache are searched, else it is downloaded
 
+    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
+        return images.read(type(self).__name__.replace("_", "-"), path=self.path, progress=progress)
+
 
 @part
 @dataclass(frozen=True)
 class mnist(_Images):
     """MNIST as [n, 1, 28, 28] in [0, 1]."""
-
-    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
-        return images.read_mnist("mnist", path=self.path, progress=progress)
 
 
 @part
@@ -129,17 +129,11 @@ class mnist(_Images):
 class fashion_mnist(_Images):
     """Fashion-MNIST as [n, 1, 28, 28] in [0, 1]."""
 
-    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
-        return images.read_mnist("fashion-mnist", path=self.path, progress=progress)
-
 
 @part
 @dataclass(frozen=True)
 class cifar10(_Images):
     """CIFAR-10 as [n, 3, 32, 32] in [0, 1]."""
-
-    def load(self, *, seed: int, progress: Progress | None = None) -> Dataset:
-        return images.read_cifar10(path=self.path, progress=progress)
 
 
 @part
