@@ -5,8 +5,9 @@ the clients' rows were read. A type of column is a class here, listed in TYPES; 
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -31,6 +32,20 @@ LEAVE_OUT = ", or leave the row out"
 Change = tuple[str, str]  # what was done, and to which column
 
 
+def words(value: Any, what: str) -> tuple[str, ...]:
+    listed = wire.several(value, what=f"{what}, or the list of them,", most=MOST_VALUES)
+    return tuple(wire.text(word, what=what, most=MOST_NAME) for word in listed)
+
+
+def _range(value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    ends = [wire.real(end, what="An end of a range") for end in wire.several(value, what="A range", most=2)]
+    if len(ends) < 2:
+        raise BadInput("A range of the encoder does not have two ends.")
+    return ends[0], ends[1]
+
+
 @dataclass(frozen=True)
 class Column(ABC):
     """One raw column. `missing` says what stands in for a cell without a value: "refuse", "drop" (the row), or a value. Raises:
@@ -40,6 +55,9 @@ class Column(ABC):
     missing: float | str = REFUSE
 
     kind: ClassVar[str]
+    parts: ClassVar[
+        Mapping[str, Callable[[Any], Any]]
+    ] = {}  # its further fields, and how each is read; raises BadInput
 
     def __post_init__(self) -> None:
         refuse_odd([self.name], "the name of a column")
@@ -67,15 +85,6 @@ class Column(ABC):
     def features(self, value: float | str, *, key: str) -> list[float]:
         """The features of one value, which `key` has named. Raises BadInput."""
 
-    @abstractmethod
-    def record(self) -> dict[str, Any]:
-        """What stands in an encoder's file, beside `type`, `name` and `missing`."""
-
-    @classmethod
-    @abstractmethod
-    def read(cls, name: str, missing: float | str, record: Mapping[str, Any]) -> Self:
-        """The column that a record of unknown origin describes. Raises BadInput."""
-
     @property
     def fills(self) -> bool:
         return self.missing not in (REFUSE, DROP)
@@ -100,6 +109,7 @@ class Number(Column):
     limits: tuple[float, float] | None = None
 
     kind: ClassVar[str] = "number"
+    parts: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"limits": _range}
 
     def validate(self) -> None:
         if self.limits is not None and not -LARGEST <= self.limits[0] < self.limits[1] <= LARGEST:
@@ -162,19 +172,6 @@ class Number(Column):
             number = (min(max(number, low), high) - low) / (high - low)
         return [number]
 
-    def record(self) -> dict[str, Any]:
-        return {"range": None if self.limits is None else list(self.limits)}
-
-    @classmethod
-    def read(cls, name: str, missing: float | str, record: Mapping[str, Any]) -> Self:
-        (limits,) = wire.fields(record, "range", what="A number of the encoder")
-        if limits is None:
-            return cls(name, missing)
-        ends = [wire.real(end, what="An end of a range") for end in wire.several(limits, what="A range", most=2)]
-        if len(ends) < 2:
-            raise BadInput("A range of the encoder does not have two ends.")
-        return cls(name, missing, (ends[0], ends[1]))
-
     def cells(self, values: np.ndarray) -> np.ndarray | None:
         return values.astype(np.float64) if values.dtype.kind in "fiub" else None
 
@@ -190,6 +187,7 @@ class Category(Column):
     values: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "category"
+    parts: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"values": partial(words, what="A value of a column")}
 
     def validate(self) -> None:
         refuse_odd(self.values, f"the values of column {self.name!r}")
@@ -250,14 +248,6 @@ class Category(Column):
             raise BadInput(f"{key}: column {self.name!r} has no value {value!r}.{check.listed(self.values)}")
         return [float(str(value) == known) for known in self.values]
 
-    def record(self) -> dict[str, Any]:
-        return {"values": list(self.values)}
-
-    @classmethod
-    def read(cls, name: str, missing: float | str, record: Mapping[str, Any]) -> Self:
-        (values,) = wire.fields(record, "values", what="A category of the encoder")
-        return cls(name, missing, words(values, "A value of a column"))
-
 
 TYPES: tuple[type[Column], ...] = (Category, Number)  # a column is of the first that knows its declaration
 
@@ -269,21 +259,17 @@ def column_of(name: str, source: "csv") -> Column:
 
 def read_column(record: Any) -> Column:
     """The column that a record of unknown origin describes. Raises BadInput."""
-    common, what = ("type", "name", "missing"), "What stands in for a missing value"
-    said = dict(record) if isinstance(record, Mapping) else {}
-    rest = {key: said.pop(key) for key in list(said) if key not in common}
-    kind, name, missing = wire.fields(said, *common, what="A column of the encoder")
+    kind = record.get("type") if isinstance(record, Mapping) else None
     found = next((one for one in TYPES if one.kind == kind), None)
     if found is None:
         raise BadInput("A column of the encoder is of no type that is known.")
-    is_text = isinstance(missing, str)
+    _, name, missing, *parts = wire.fields(
+        record, "type", "name", "missing", *found.parts, what="A column of the encoder"
+    )
+    is_text, what = isinstance(missing, str), "What stands in for a missing value"
     fill = wire.text(missing, what=what, most=MOST_NAME) if is_text else wire.real(missing, what=what)
-    return found.read(wire.text(name, what="The name of a column", most=MOST_NAME), fill, rest)
-
-
-def words(value: Any, what: str) -> tuple[str, ...]:
-    listed = wire.several(value, what=f"{what}, or the list of them,", most=MOST_VALUES)
-    return tuple(wire.text(word, what=what, most=MOST_NAME) for word in listed)
+    own = {key: read(value) for (key, read), value in zip(found.parts.items(), parts, strict=True)}
+    return found(wire.text(name, what="The name of a column", most=MOST_NAME), fill, **own)
 
 
 def refuse_odd(words: Sequence[str], what: str) -> None:
@@ -388,7 +374,7 @@ class Encoder:
 # An encoder as a JSON file beside a model, and back: whoever sends one is believed nothing.
 
 NAME = "encoder.json"
-FORMAT = "tacit encoder 2"
+FORMAT = "tacit encoder 3"
 MOST_TEXT = 1 << 24  # characters: 20,000 columns with some hundred each, and to spare
 MOST_BRACKETS = 3 * MOST_COLUMNS + 10
 WHAT = "The encoder"
@@ -397,7 +383,7 @@ PARTS = ("format", "classes", "label", "shape", "header", "divide_by", "outputs"
 
 def text(encoder: Encoder) -> str:
     values = {key: getattr(encoder, key) for key in PARTS[1:-1]}
-    columns = [{"type": one.kind, "name": one.name, "missing": one.missing, **one.record()} for one in encoder.columns]
+    columns = [{"type": one.kind, **asdict(one)} for one in encoder.columns]
     return json.dumps({"format": FORMAT, **values, "columns": columns}, indent=1, allow_nan=False)
 
 

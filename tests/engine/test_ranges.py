@@ -65,7 +65,7 @@ def released(out):
 
 def column(out, name):
     columns = json.loads((out / "encoder.json").read_text())["columns"]
-    return next(column["range"] for column in columns if column["name"] == name)
+    return next(column["limits"] for column in columns if column["name"] == name)
 
 
 def test_a_private_range_is_found_and_read_by_training_and_prediction_alike(hospitals, tmp_path):

@@ -74,7 +74,7 @@ def hospitals(tmp_path):
 def ranges(folder):
     (path,) = (path for path in folder.rglob("encoder.json"))
     columns = json.loads(path.read_text())["columns"]
-    return {column["name"]: column["range"] for column in columns}
+    return {column["name"]: column["limits"] for column in columns}
 
 
 def test_from_one_seed_sites_answer_find_and_train_what_a_simulation_does_bit_for_bit(hospitals, tmp_path):
