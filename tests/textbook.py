@@ -50,13 +50,7 @@ def holds(claim: Claim, proof: bytes) -> bool:
         return False
 
 
-def toeplitz(column):
-    """The lower triangular matrix whose diagonals are constant, by its first column."""
-    lag = np.subtract.outer(np.arange(len(column)), np.arange(len(column)))
-    return np.where(lag >= 0, column[lag], 0.0)
-
-
-def prefix_error(strategy, workload=None):
-    """The root-mean-square over rounds of a factorisation's noise on A x; without a workload, on the sum of all rounds so far."""
-    A = toeplitz(np.ones(strategy.rounds) if workload is None else workload)
-    return float(np.linalg.norm(A @ np.linalg.inv(strategy.dense()))) / strategy.rounds**0.5
+def prefix_error(strategy):
+    """The root-mean-square over rounds of a factorisation's noise on the sum of all rounds so far."""
+    sums = np.tril(np.ones((strategy.rounds, strategy.rounds)))
+    return float(np.linalg.norm(sums @ np.linalg.inv(strategy.dense()))) / strategy.rounds**0.5

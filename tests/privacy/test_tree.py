@@ -128,15 +128,6 @@ def test_dp_sgd_with_tree_noise_carries_the_noise_of_the_last_prefix(steps):
     assert not has_std(noise, std * 3 / 2)
 
 
-def test_dp_sgd_trains_on_every_record_once_where_the_tree_says_so():
-    work, theta, client = client_of()
-    quiet = TreeGaussian(1e-9, CLIP, 4)
-    update = dp_sgd(work, theta, client, quiet, learning_rate=0.5, stream=seeded(0)("a")).update.vector
-    work.theta.copy_(theta)
-    total, _ = work.clipped_sum(client.x, client.y)  # the model hardly moves, so all gradients are those of the start
-    assert torch.allclose(update * (SIZE / 4) / -0.5, total.vector, atol=1e-2 * float(total.vector.abs().max()))
-
-
 def run_of(steps=5):
     parts = build(
         tacit.Experiment(
@@ -163,16 +154,6 @@ def test_clients_that_are_stacked_send_the_tree_noise_that_single_ones_send():
         update = one.tensors["update"]
         assert torch.allclose(update, other.tensors["update"], atol=1e-3 * float(update.abs().max()))
         assert one.facts["noise_std"] == pytest.approx(other.facts["noise_std"])
-
-
-def test_the_tree_costs_one_gaussian_release_and_composes_with_others():
-    event, same = TreeDpEvent(Z, 8), dp_accounting.GaussianDpEvent(Z / 2)  # sqrt(log2(8) + 1) = 2
-    step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
-    for others in ([], [(step, 100)]):
-        cost, expected = (price.epsilon(price.compose([(one, 3), *others]), delta=1e-5) for one in (event, same))
-        assert cost == expected
-    less = price.epsilon(((TreeDpEvent(Z * 2 / 3, 8), 3),), delta=1e-5)
-    assert less > 1.3 * price.epsilon(((event, 3),), delta=1e-5)
 
 
 def test_rounds_with_tree_noise_are_paid_from_a_ledger_that_reads_the_event_back(tmp_path):

@@ -140,6 +140,9 @@ NUMBER = '"n": "AQAB"'
 CRAFTED = {
     "nested lists": DEEP,
     "a nested number": f'{{"kty": "DAJ", "alg": "PAI-GN1", "n": {DEEP}}}',
+    "nothing": "",
+    "another kind": '{"kty": "RSA"}',
+    "another algorithm": f'{{"kty": "DAJ", "alg": "x", {NUMBER}}}',
     "a list": "[1]",
     "NaN": '{"kty": "DAJ", "alg": "PAI-GN1", "n": NaN}',
     "a number of many digits": '{"kty": "DAJ", "alg": "PAI-GN1", "n": ' + "9" * 5000 + "}",

@@ -87,13 +87,6 @@ def test_a_loss_beyond_the_bound_counts_as_the_bound():
     assert found.values["log_loss"]["value"] == pytest.approx(2.0)
 
 
-def test_the_interval_of_a_mean_covers_what_the_rows_come_from(monkeypatch):
-    monkeypatch.setattr(evaluation, "DRAWS", 300)
-    truth = sk.log_loss(*answers(np.random.default_rng(99), 100_000, 3))
-    made = Means("classification", "log_loss", 6.0)
-    assert 0.9 <= covered(made, lambda rng: answers(rng, 150, 3), truth, "log_loss") <= 1.0
-
-
 @pytest.mark.parametrize("judged", [*CLASSED, COLUMN], ids=lambda judged: type(judged).__name__)
 def test_where_each_record_is_in_one_cell_cells_add_up_to_records_and_vary_by_their_counts(judged):
     counts = np.arange(judged.cells) - 1.0
@@ -169,6 +162,10 @@ def test_the_interval_covers_the_truth_over_noise_and_rows_and_would_not_without
         logit = rng.normal(0, 1, 150) + 1.5 * targets
         yes = 1 / (1 + np.exp(-logit))
         return targets, np.stack([1 - yes, yes], 1)
+
+    truth = sk.log_loss(*answers(np.random.default_rng(99), 100_000, 3))
+    losses = Means("classification", "log_loss", 6.0)
+    assert 0.9 <= covered(losses, lambda rng: answers(rng, 150, 3), truth, "log_loss") <= 1.0
 
     truth = 0.5 * (1 + math.erf(1.5 / 2))  # P(N(1.5, 1) > N(0, 1))
     assert 0.88 <= covered(Scores(), scores, truth, "auroc", draws=100) <= 1.0
