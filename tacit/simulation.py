@@ -252,7 +252,7 @@ def run(
     with ExitStack() as stack:
         before = before_of(experiment, path, resume=resume)
         parts = replace(build(experiment, progress=progress, before=before), trial_id=trial_id)
-        _refuse_in_vain(parts, resume=resume)
+        preflight(parts, resume=resume)
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
         first = parts  # whose rows the ledger knows: as they were read, before any private range was asked for
@@ -317,7 +317,7 @@ def before_of(experiment: Experiment, path: Path, *, resume: bool) -> Before:
     return noted(path / "run.json") if resume else read_before(Path(shared), unit=experiment.privacy.unit_kept)
 
 
-def _refuse_in_vain(parts: Parts, *, resume: bool) -> None:
+def preflight(parts: Parts, *, resume: bool) -> None:
     experiment = parts.experiment
     if parts.plan.priced:
         shared = experiment.privacy.ledger

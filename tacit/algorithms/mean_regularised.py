@@ -2,7 +2,7 @@
 begins with its own model w_k, descends on its loss plus lambda/2 |w - w_bar|^2, w_bar the common model of the round before, and
 ends with a noised difference; of all that is sent the server makes the next w_bar. Lambda = 0: clients train alone (with
 noise); without end: FedAvg. Guarantee: w_k is the model before round 1 plus all that client k has released, so to begin with
-it, or to pull from it to w_bar, costs nothing. So the server keeps it, and clients keep nothing: a w_k that was trained at home
+it, or to pull from it to w_bar, costs nothing. So the server keeps it, and clients nothing: a w_k that was trained on the client
 without noise would carry rows of earlier rounds into the next release, and no price per record would hold. The pull comes after
 clip and noise (as FedProx's does); the paper's code has it inside the clipped gradient."""
 

@@ -118,10 +118,10 @@ def clients(
     return dataset, shares, population
 
 
-UNPUBLISHED = (
-    "clients' own models stay at home: the epsilon is the common model's, an own one has none and must not be published"
+UNPUBLISHED = "personalised models stay on the client: the epsilon is the global model's, theirs is none and they must not be published"
+RELEASED = (
+    "personalised models were trained in the rounds: each is made of what its client released, and has this epsilon too"
 )
-RELEASED = "clients' own models were trained in the rounds: each is made of what that client released, and has this epsilon too"
 START = (
     "the model that training starts from was made without these records, but for what runs of the same ledger released"
 )

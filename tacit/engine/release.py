@@ -39,7 +39,7 @@ WHERE = {  # where, how fast and under which seal, not what: a sealed run releas
     "privacy": {"ledger"},
     "protect": {"kind", "key", "threshold"},
 }
-AFTER = {"personal": True}  # what clients do at home with the last release; `during` rounds it is in releases
+AFTER = {"personal": True}  # what clients do with the last release, for themselves; `during` rounds it is in releases
 # The rooms that a release is a function of, closed under imports. Whatever only starts runs, reads or prints is not here.
 RELEASING = (
     "algorithms", "check", "crypto", "data", "deploy.site", "engine", "errors", "experiment", "parts",

@@ -1,5 +1,5 @@
-"""What a client, simulated or a site, makes of a common model at home, and what its kept rows say of its three models; and the same
-of every client of a simulation: for its researcher, from raw rows, covered by no epsilon."""
+"""What a client, simulated or a site, makes of a global model for itself, and what its kept rows say of its three models; and the
+same of every client of a simulation: for its researcher, from raw rows, covered by no epsilon."""
 
 import math
 import time
@@ -40,7 +40,7 @@ class Personal:
     """A model made of one client's rows without noise, and how it was chosen.
     Guarantee: it is no tensor and has none to hand out. A message that holds it cannot be packed, and it is not pickled. A judge
     says a number or answers, or is refused, and what it was lent is no number any more when it has spoken; the one file that it
-    is kept in is its owner's. Code at home that copies what it is lent is stopped by no type.
+    is kept in is its owner's. Code on the client that copies what it is lent is stopped by no type.
 
     >>> own = Personal("north", torch.ones(2), {"strength": 0.1})
     >>> own, own.judged(lambda vector: float(vector.sum()))
@@ -57,7 +57,7 @@ class Personal:
         return f"Personal({self.client!r}, {self.chosen!r})"
 
     def judged(self, judge: Callable[[torch.Tensor], Said]) -> Said:
-        """What a judge at home says of the model. Raises Refused for anything but a number or answers."""
+        """What a judge on the client says of the model. Raises Refused for anything but a number or answers."""
         lent = self.__vector.clone()
         try:
             said = judge(lent)
@@ -156,7 +156,7 @@ SPARED = 8  # times the work of adapting: what a client that does not join can s
 CUT = 1.0  # by how much (log-likelihood) own rows have to speak for the common model: it may be useless, and alone is at hand
 PLAIN, NOISED = 20, 8  # of training's rows, adapting reads one in so many: a plain step is 2/5 of a noised one
 MODELS = ("alone", "common", "own")
-ONE_CLASS = "all rows that it trains on are of one class, so that at home there is little to learn from them"
+ONE_CLASS = "all rows that it trains on are of one class, so that there is little to learn from them"
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,10 +289,10 @@ def one_class(parts: TrainingTask, y: torch.Tensor) -> bool:
 def lines(metric: dict[str, Any], key: str, *, kind: str) -> tuple[str, str]:
     """What own models gave by one metric, for the terminal, with the paired differences."""
     if "own" not in metric:
-        return f"{metrics.words(key)} at home", "not known: no client's own rows can tell"
+        return f"{metrics.words(key)} on the client", "not known: no client's own rows can tell"
     means = ", ".join(f"{name} {metric[name]['value']:.4f}" for name in MODELS)
     gaps = "; ".join(f"own - {name} {_gap(metric[f'own_less_{name}'])}" for name in ("alone", "common"))
-    return f"{metrics.words(key)} at home ({kind})", f"{means}; {gaps}"
+    return f"{metrics.words(key)} on the client ({kind})", f"{means}; {gaps}"
 
 
 def _gap(one: dict[str, Any]) -> str:
@@ -300,7 +300,7 @@ def _gap(one: dict[str, Any]) -> str:
     return f"{one['value']:+.4f}" + (f" ({ends[0]:+.4f} to {ends[1]:+.4f})" if ends else "")
 
 
-# Every client of a simulation. All adapt, whether they were drawn in a round or not: what stays at home tells nobody who took part.
+# Every client of a simulation. All adapt, drawn in a round or not: what stays on the client tells nobody who took part.
 
 NOT_COVERED = "From raw data: not covered by epsilon. On rows that each client kept for this and trained on never."
 DRAWN = "every client adapts, whether it was drawn or not"  # else who adapted would tell who took part
@@ -351,7 +351,7 @@ def in_words(told: dict[str, Any]) -> list[tuple[str, str]]:
     stay = f"; {told['stay_alone']} stay alone" if told["stay_alone"] else ""
     stay += f"; {told['adapts']}" if "adapts" in told else ""
     if "when" not in told:
-        how = f"made at home in {told['adapt_seconds']:.1f} s of CPU time{stay}; they have no epsilon: do not publish them"
+        how = f"made on the client in {told['adapt_seconds']:.1f} s of CPU time{stay}; they have no epsilon: do not publish them"
     elif told["promised"]:
         how = f"trained in the rounds, each of what its client released: with the run's epsilon{stay}; alone has none"
     else:
@@ -360,5 +360,5 @@ def in_words(told: dict[str, Any]) -> list[tuple[str, str]]:
     found = [lines(metric, key, kind=told["kind"]) for key, metric in told["metrics"].items()] + [("own models", how)]
     if told["untold"]:
         some = ", ".join(told["untold"][:MOST_NAMED]) + (", ..." if len(told["untold"]) > MOST_NAMED else "")
-        found.append(("not told at home", f"{len(told['untold'])} clients (no own rows, or of one class): {some}"))
+        found.append(("not judged", f"{len(told['untold'])} clients (no own rows, or of one class): {some}"))
     return found

@@ -1,4 +1,4 @@
-"""Own models: what a client makes at home of the common model, judged on rows it kept, and sent to nobody."""
+"""Own models: what a client makes on the client of the common model, judged on rows it kept, and sent to nobody."""
 
 import copy
 import json
@@ -172,12 +172,12 @@ def test_a_run_says_what_every_client_gets_and_the_page_shows_it(ended):
     assert mean["own_less_common"]["value"] == pytest.approx(gap)
     assert mean["own_less_common"]["interval"][0] <= gap <= mean["own_less_common"]["interval"][1]
     assert short["stay_alone"] == sum(one["from"] == "alone" for one in found["clients"])
-    assert "an own one has none and must not be published" in history.sentence
+    assert "they have none and must not be published" in history.sentence
     page = collect([folder])["personal"]
     assert [epsilon for _, epsilon, *_ in page["told"][0]["clients"]] == [1.0, 2.0, 2.0, 4.0, 8.0]
     assert "personalBlock" in (folder / "report.html").read_text("utf-8")
     name, words = in_words(short)[0]
-    assert name == "accuracy at home (mean-regularised)"
+    assert name == "accuracy on the client (mean-regularised)"
     assert "own - alone" in words
 
 
@@ -214,7 +214,7 @@ def test_clients_whose_own_rows_cannot_tell_are_counted_and_named(tmp_path):
     assert told["metrics"]["auroc"]["clients"] == 1
     assert told["metrics"]["log_loss"]["clients"] == 2
     assert "no epsilon: do not publish them" in dict(in_words(told))["own models"]
-    assert in_words(told)[-1] == ("not told at home", "2 clients (no own rows, or of one class): b, tiny")
+    assert in_words(told)[-1] == ("not judged", "2 clients (no own rows, or of one class): b, tiny")
 
 
 def test_everybody_adapts_under_central_dp_whoever_was_drawn(tmp_path):

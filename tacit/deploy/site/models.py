@@ -1,4 +1,4 @@
-"""A site's own models: made at home of the model that a run left, judged on rows that the site holds out, told to nobody.
+"""A site's own models: made there of the model that a run left, judged on rows that the site holds out, told to nobody.
 
 `[personal]` in `site.toml` asks for them, `held_out` there says which rows judge them. Guarantee: nothing of it is a function of a
 question or goes into an answer. It happens after the server's last word has been answered, in a process of its own that is ended
@@ -138,7 +138,7 @@ def in_words(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if "own" in metric:
             yield one.lines(metric, key, kind=told["kind"])
         else:
-            yield f"{metrics.words(key)} at home", f"not known: the {told['rows']} rows that judge have one class"
+            yield f"{metrics.words(key)} on the client", f"not known: the {told['rows']} rows that judge have one class"
     yield "rows", f"{told['rows']} that judge, {told['trained_on']} that train; own was made of {told['from']}"
     yield (
         "tacit predict",

@@ -288,7 +288,7 @@ def test_rows_of_one_class_are_said_and_the_loss_decides(hospital):
     assert told["metrics"]["auroc"] == {"rows": 0, "clients": 0}
     assert told["better"] == "own"  # of the mean loss, which one class tells too
     words = dict(models.in_words(told))
-    assert words["AUROC at home"].startswith("not known: the")
+    assert words["AUROC on the client"].startswith("not known: the")
     assert "of one class" in words["note"]
 
 
