@@ -118,7 +118,7 @@ def clients(
     return dataset, shares, population
 
 
-UNPUBLISHED = "personalised models stay on the client: the epsilon is the global model's, theirs is none and they must not be published"
+UNPUBLISHED = "personalised models stay on the client: the epsilon is the global model's, they have none and must not be published"
 RELEASED = (
     "personalised models were trained in the rounds: each is made of what its client released, and has this epsilon too"
 )
