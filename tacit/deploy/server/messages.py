@@ -40,7 +40,7 @@ def question(ask: dict[str, Any], body: bytes, *, node: int, seconds: float, non
 
 def answer(reply: dict[str, Any], body: bytes, *, to: Message) -> Message:
     """The answer to a request."""
-    return Message(_content(reply, body, new_nonce(), most=WHOLE_BYTES), reply_to=to)
+    return Message(_content(reply, body, new_nonce()), reply_to=to)
 
 
 def refusal(reason: str, *, to: Message, kind: Refusal = Refusal.NEVER) -> Message:
@@ -71,7 +71,7 @@ def read(message: Message) -> tuple[dict[str, Any], bytes]:
     return head, b"".join(pieces)
 
 
-def _content(head: dict[str, Any], body: bytes, nonce: bytes, *, most: int) -> RecordDict:
+def _content(head: dict[str, Any], body: bytes, nonce: bytes, *, most: int = WHOLE_BYTES) -> RecordDict:
     if len(body) <= most:  # both in one record, since each record costs a call
         return RecordDict({HEAD: _record(head, nonce, body)})
     content = RecordDict({HEAD: _record(head, nonce)})
