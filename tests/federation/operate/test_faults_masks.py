@@ -20,11 +20,8 @@ MASKED = {
 
 def said(running, name, kind, round):
     """How often a site's log has an answer of this kind to a round that was not one it had kept."""
-    lines = [
-        line
-        for line in running.log(name)
-        if (line["kind"], line.get("round"), line["verdict"]) == (kind, round, "answered")
-    ]
+    wanted = (kind, round, "answered")
+    lines = [line for line in running.log(name) if tuple(map(line.get, ("kind", "round", "verdict"))) == wanted]
     return [line["text"] for line in lines if "again" not in line["text"]]
 
 
