@@ -68,6 +68,18 @@ def test_sites_reach_the_model_of_a_simulation_whatever_is_summed(federation, tm
     assert "masks" in history.sentence
 
 
+def test_of_some_clients_a_round_those_are_asked_for_setups_that_were_not_in_the_round_before(federation, tmp_path):
+    deployed = federation(data={"clients": 5}, train={"clients_per_round": 4})
+    line = deployed.grid(see=lambda message: None)
+    history = deployed.run(line)
+    tacit.run(deployed.experiment, out=tmp_path / "simulated")
+    assert same_model(tmp_path / "simulated", history.out)
+    asked = kinds(line)
+    assert asked["prepare", 0] == 4
+    assert asked["prepare", 1] + asked["prepare", 2] <= 2
+    assert all(asked[kind, round] == 4 for kind in ("train", "sign", "unmask") for round in range(3))
+
+
 def test_a_round_has_three_legs_for_setups_ride_on_the_reports_before(federation):
     deployed = federation()
     line = deployed.grid(see=lambda message: None)

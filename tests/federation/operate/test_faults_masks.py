@@ -1,6 +1,8 @@
 """Sums under masks while real processes are killed: the run goes on, and nobody reports or signs twice (`make test-faults`)."""
 
 import json
+import os
+import signal
 
 import pytest
 from conftest_deploy import until
@@ -42,7 +44,9 @@ def test_sites_and_the_server_are_killed_at_every_leg_and_the_run_ends_with_ever
     running.charged(third, 2)  # between its charge and its report, or just after
     running.kill(f"site {third}")
     running.start_site(third)
-    running.after_round(began, 2)
+    until(lambda: said(running, first, "sign", 2), what="a list to be signed in round 2")
+    os.kill(running.status(began)["pid"], signal.SIGKILL)  # the server, before or after anything is unmasked
+    began = running.submit(resume=True, seconds=60)
     status = running.finish(began)
     if status["state"] == "failed":
         assert status["text"].endswith("then go on with --resume.")
