@@ -5,6 +5,7 @@ import re
 import weakref
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def statistics(epsilons):
     return PopulationStatistics(np.asarray(epsilons), noise_std(np.asarray(epsilons)))
 
 
-def sent(rule, updates, epsilons=EPSILONS, memory=None, examples=None):
+def sent(rule, updates, epsilons: Any = EPSILONS, memory=None, examples=None):
     """Messages as clients send them, and the rule's memory: told first, then sent."""
     memory = rule.init(LAYOUT, statistics(epsilons)) if memory is None else memory
     told = rule.tell(memory, np.asarray(epsilons))
@@ -138,7 +139,9 @@ def summed(rule, messages):
 
 @pytest.mark.parametrize("name", rules.names())
 def test_a_rule_that_sees_sums_gives_the_same_from_sums_by_group(name):
-    readings = [rules.load(name)] if name != "pfa" else [rules.load("pfa", reading=r) for r in ("paper", "code")]
+    readings: list[Any] = (
+        [rules.load(name)] if name != "pfa" else [rules.load("pfa", reading=r) for r in ("paper", "code")]
+    )
     for rule in readings:
         memory, messages = sent(rule, draws(), examples=[10, 20, 30, 40, 50])
         if rule.sees == "sums":
@@ -147,6 +150,13 @@ def test_a_rule_that_sees_sums_gives_the_same_from_sums_by_group(name):
             assert {k: v for k, v in whole.info.items() if k != "public"} == pytest.approx(
                 {k: v for k, v in parts.info.items() if k != "public"}
             )
+        elif rule.private_sum:  # the rows of public clients, and of the others the sum alone
+            rows = [one for one in messages if one.facts["group"] == "public"]
+            private = [one for one in messages if one.facts["group"] != "public"]
+            assert rows
+            assert private
+            whole, parts = combined(rule, memory, messages), combined(rule, memory, [*rows, *summed(rule, private)])
+            assert torch.allclose(whole.update, parts.update, atol=1e-5)
         else:
             reading = {} if name != "pfa" else {"reading": rule.reading}
             with pytest.raises(NeedsRows, match=f"The rule {name} must see single updates"):
@@ -160,7 +170,8 @@ def test_a_rule_that_sees_sums_gives_the_same_from_sums_by_group(name):
 def test_the_rules_that_see_sums_are_named_for_those_who_need_one():
     known = rules.seeing_sums()
     assert {"mean", "weighted", "inverse-variance", "public-only"} <= set(known)
-    assert not {"robust", "random-effects", "pfa", "pfa-plus", "random-projection"} & set(known)
+    assert {"pfa", "pfa-plus", "random-projection"} <= set(known)
+    assert not {"robust", "random-effects"} & set(known)
 
 
 COUNT, PUBLIC = 30, 3

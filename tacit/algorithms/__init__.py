@@ -152,6 +152,7 @@ class Rule(ABC):
     as of single messages. A rule looks at nothing but messages, memory and statistics, so it is post-processing and free."""
 
     sees: ClassVar[Literal["sums", "rows"]] = "rows"  # "sums" if (group) sums are all it needs
+    private_sum: ClassVar[bool] = False  # whether of rows it needs those of "public" clients alone, and the others' sum
     needs: ClassVar[tuple[str, ...]] = ("epsilon",)  # facts beside "examples" that a client must state
     whole: ClassVar[bool] = True  # whether `send` always sends the whole update, as SCAFFOLD needs it
 

@@ -43,7 +43,7 @@ class Group:
         total, clients = reports.open(), reports.clients
         weight = sum(self.weights[name] for name in clients)
         update = grid.dequantise(total, round=round) / weight  # divide by K, after opening
-        members = [self.facts[name] | {"group": self.name} for name in clients]
+        members = [self.facts[name] | {"group": self.name.partition(" ")[0]} for name in clients]
         return group_message(self.name, torch.from_numpy(update).float(), members)
 
 

@@ -209,6 +209,11 @@ def _refuse_beside_sums_of_records(experiment: Experiment) -> None:
                 f"train.{key} has no effect where records' sums are noised once: all clients are in every round, and each is drawn"
                 " from at the rate that its epsilon pays for. Leave it out."
             )
+    if experiment.aggregate.rule not in (None, "mean"):
+        raise BadInput(
+            "Where records' sums are noised once the server has one sum, of clients who count by their rates, so aggregate.rule"
+            f" must be mean, got {experiment.aggregate.rule!r}."
+        )
     if experiment.attack is not None:
         raise BadInput("Malicious clients are not simulated where sums of records are noised once: leave out [attack].")
 

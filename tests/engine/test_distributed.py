@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,18 @@ import tacit
 from tacit.crypto import keys
 from tacit.crypto.keys import generate
 from tacit.crypto.proofs import proof_bytes
+from tacit.crypto.seal import Plain
 from tacit.engine import evaluate as evaluate_module
-from tacit.errors import BadInput, KeyRefused, NeedsRows
+from tacit.errors import BadInput, KeyRefused, NeedsRows, Refused
 from tacit.privacy.accounting import price
 from tacit.privacy.plan import kind_of
 from tacit.report import plan as planned
 
 PAILLIER = {"kind": "paillier", "key": {"bits": 2048}}
+
+
+def run(*given, **named) -> Any:
+    return tacit.run(*given, **named)
 
 
 @pytest.fixture
@@ -46,8 +52,8 @@ def summed(small):
 )
 def test_the_encrypted_run_has_the_very_model_of_the_unencrypted_one(summed, tmp_path, settings):
     protect = settings.pop("protect", {})
-    plain = tacit.run(summed(protect=protect, **settings), out=tmp_path / "plain")
-    sealed = tacit.run(summed(protect=protect | PAILLIER, **settings), out=tmp_path / "sealed")
+    plain = run(summed(protect=protect, **settings), out=tmp_path / "plain")
+    sealed = run(summed(protect=protect | PAILLIER, **settings), out=tmp_path / "sealed")
     assert same_model(tmp_path / "plain", tmp_path / "sealed")
     assert [r["accuracy"] for r in plain.rounds] == [r["accuracy"] for r in sealed.rounds]
     assert sealed.guarantee.epsilon_max == plain.guarantee.epsilon_max
@@ -63,7 +69,7 @@ def test_every_start_has_its_own_key(summed):
 
 
 def test_every_client_pays_at_client_level_for_the_rounds_it_reports_in(summed, tmp_path):
-    history = tacit.run(summed(train={"clients_per_round": 3}, privacy={"fewest_reports": 2}), out=tmp_path)
+    history = run(summed(train={"clients_per_round": 3}, privacy={"fewest_reports": 2}), out=tmp_path)
     entries = list(history.ledger.entries())
     assert {entry["unit"] for entry in entries} == {"client"}
     assert len(entries) == 3 * 4
@@ -72,7 +78,7 @@ def test_every_client_pays_at_client_level_for_the_rounds_it_reports_in(summed, 
 
 def test_the_run_stops_before_the_round_that_would_overspend(summed, tmp_path):
     z = tacit.engine.assemble.build(summed(train={"rounds": 3})).plan.noises[0].multiplier
-    history = tacit.run(summed(train={"rounds": 9}, privacy={"noise_multiplier": z}), out=tmp_path)
+    history = run(summed(train={"rounds": 9}, privacy={"noise_multiplier": z}), out=tmp_path)
     assert history.summary["stopped"] == "budget"
     assert len(history.rounds) == 3
     assert history.guarantee.epsilon_max <= 8.0
@@ -86,7 +92,7 @@ def test_nobody_is_charged_for_a_round_of_fewer_clients_than_a_sum_or_the_experi
 ):
     """The last client can pay for one round; a sum of fewer than `fewest_reports` would be paid for and not opened."""
     privacy = {"epsilon": [8.0] * 5 + [1.5], "noise_multiplier": 3.0, "fewest_reports": fewest}
-    history = tacit.run(summed(privacy=privacy, train={"min_clients": least}), out=tmp_path, page=False)
+    history = run(summed(privacy=privacy, train={"min_clients": least}), out=tmp_path, page=False)
     assert history.summary["stopped"] == ("rounds" if rounds == 4 else "budget")
     assert [record["opened"] for record in history.rounds] == [1] * rounds
     assert len(list(history.ledger.entries())) == 6 + 5 * (rounds - 1)
@@ -96,7 +102,7 @@ def test_nobody_is_charged_for_a_round_of_fewer_clients_than_a_sum_or_the_experi
 def test_the_notes_sigma_is_refused_before_the_first_round_and_the_named_one_works(summed, tmp_path, share):
     said = {"noise_multiplier": 1e-3, "epsilon": 10.0, "share": share}
     with pytest.raises(BadInput, match=r"0\.001 cannot pay for one round at epsilon = 10") as refused:
-        tacit.run(summed(privacy=said), out=tmp_path / "refused")
+        run(summed(privacy=said), out=tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     once, always = (float(found) for found in re.findall(r"\d+\.\d{3}(?=[ ,])", str(refused.value))[-2:])
     assert once < always
@@ -120,7 +126,7 @@ def test_the_notes_share_needs_a_sigma_larger_by_the_root_of_the_cohort(summed):
 
 def test_two_guarantees_are_stated_everywhere(summed, tmp_path):
     experiment = summed(train={"rounds": 8}, privacy={"epsilon": 10.0}, protect=PAILLIER)
-    history = tacit.run(experiment, out=tmp_path)
+    history = run(experiment, out=tmp_path)
     first, (second,) = history.guarantee, history.guarantee.also
     assert first.unit == second.unit == "client"
     assert "holds no key" in first.adversary
@@ -135,7 +141,7 @@ def test_two_guarantees_are_stated_everywhere(summed, tmp_path):
 
 
 def test_without_encryption_the_server_is_named_as_trusted(summed, tmp_path):
-    history = tacit.run(summed(train={"rounds": 1}), out=tmp_path)
+    history = run(summed(train={"rounds": 1}), out=tmp_path)
     assert "trusted to add" in history.guarantee.adversary
     assert "looks at single reports" in history.guarantee.also[0].adversary
 
@@ -143,7 +149,7 @@ def test_without_encryption_the_server_is_named_as_trusted(summed, tmp_path):
 def test_two_groups_have_a_sum_and_a_price_each(summed, tmp_path):
     limits = [1.0, 1.1, 1.2, 7.0, 8.0, 9.0]
     rule = {"rule": "pfa", "reading": "paper", "split": "kmeans"}
-    history = tacit.run(summed(privacy={"epsilon": limits}, aggregate=rule), out=tmp_path)
+    history = run(summed(privacy={"epsilon": limits}, aggregate=rule), out=tmp_path)
     assert [record["opened"] for record in history.rounds] == [2] * 4
     spent = {entry["client"]: entry["event"] for entry in history.ledger.entries()}
     assert len(set(spent.values())) == 2
@@ -161,7 +167,7 @@ def test_two_groups_have_a_sum_and_a_price_each(summed, tmp_path):
 )  # fmt: skip
 def test_rules_that_see_sums_run(summed, tmp_path, rule):
     limits = {"epsilon": [2.0, 2.0, 2.0, 8.0, 8.0, 8.0]}
-    history = tacit.run(summed(privacy=limits, aggregate=rule), out=tmp_path)
+    history = run(summed(privacy=limits, aggregate=rule), out=tmp_path)
     assert len(history.rounds) == 4
     assert all(record["opened"] >= 1 for record in history.rounds)
 
@@ -176,13 +182,58 @@ def test_one_group_is_called_all_and_public_where_the_rule_moves_the_model_for_p
 ):
     experiment = summed(aggregate=rule, train={"rounds": 1})
     assert {group.name for group in tacit.engine.assemble.build(experiment).algorithm.groups.values()} == {name}
-    assert tacit.run(experiment, out=tmp_path, page=False).rounds[0]["update_norm"] > 0
+    assert run(experiment, out=tmp_path, page=False).rounds[0]["update_norm"] > 0
 
 
-@pytest.mark.parametrize("rule", ["robust", "random-effects", "pfa", "pfa-plus", "random-projection"])
+@pytest.mark.parametrize("rule", ["robust", "random-effects"])
 def test_rules_that_need_rows_are_refused_with_the_names_of_those_that_work(summed, tmp_path, rule):
-    with pytest.raises(NeedsRows, match=r"inverse-variance, mean, public-only, weighted, pfa with"):
-        tacit.run(summed(aggregate={"rule": rule}), out=tmp_path)
+    with pytest.raises(
+        NeedsRows, match=r"inverse-variance, mean, pfa, pfa-plus, public-only, random-projection, weighted"
+    ):
+        run(summed(aggregate={"rule": rule}), out=tmp_path)
+
+
+UNEQUAL = {"epsilon": [4.0, 4.5, 5.0, 5.5, 20.0, 25.0]}
+
+
+@pytest.mark.parametrize("rule", ["pfa", "pfa-plus"])
+@pytest.mark.parametrize("reading", ["code", "paper"])
+def test_pfa_takes_rows_of_public_clients_and_a_secret_sum_of_the_private_ones(summed, tmp_path, rule, reading):
+    aggregate, models = {"rule": rule, "reading": reading, "split": "kmeans"}, set()
+    for how in ("none", "masks"):
+        made = summed(aggregate=aggregate, privacy=UNEQUAL, protect={"kind": how})
+        history = run(made, out=tmp_path / how, page=False)
+        models.add((tmp_path / how / "model.safetensors").read_bytes())
+        both = rule == "pfa" and reading == "paper"
+        assert [record["opened"] for record in history.rounds] == [2 if both else 3] * 4
+        assert not any(record["refused"] for record in history.rounds)
+    assert len(models) == 1
+
+
+def test_a_public_clients_row_carries_all_the_noise_that_its_own_epsilon_asks_for(summed):
+    made: Any = tacit.engine.assemble.build(
+        summed(
+            aggregate={"rule": "pfa", "split": "kmeans"}, privacy=UNEQUAL | {"colluding": 1}, protect={"kind": "masks"}
+        )
+    )
+    plan, rounds = made.plan, made.experiment.train.rounds
+    assert plan.groups.tolist() == [0, 0, 0, 0, 1, 2]
+    for k, epsilon in enumerate(UNEQUAL["epsilon"]):
+        event = made.algorithm.cost(made.population[k])
+        least = min(UNEQUAL["epsilon"][:4]) if k < 4 else epsilon
+        assert 0.9 * least < price.epsilon(((event, rounds),), delta=made.population.delta) <= least
+        assert event.shares == (3 if k < 4 else 1)
+    rows = [made.algorithm.groups[name] for name in made.population.names[4:]]
+    assert [(type(row.seal), row.noise.fewest, row.noise.colluding) for row in rows] == [(Plain, 1, 0)] * 2
+    assert type(made.algorithm.groups["client-0"].seal) is not Plain
+
+
+def test_rows_beside_a_secret_sum_are_refused_where_all_are_public_and_at_sites(summed):
+    equal = summed(aggregate={"rule": "pfa"}, privacy={"epsilon": 8.0})
+    with pytest.raises(BadInput, match="no sum is left to hide"):
+        tacit.engine.assemble.build(equal)
+    with pytest.raises(Refused, match="public clients are rows beside a secret sum"):
+        kind_of(equal).refuse_at_site(summed(aggregate={"rule": "pfa"}, protect={"kind": "masks"}))
 
 
 def test_too_few_reports_leave_the_model_as_it_is_and_the_charge_stands(summed, tmp_path, monkeypatch):
@@ -193,19 +244,19 @@ def test_too_few_reports_leave_the_model_as_it_is_and_the_charge_stands(summed, 
         return message if message.sender != "client-1" else type(message)("client-1", {}, {"failed": "no answer"})
 
     monkeypatch.setattr(evaluate_module, "receive_any", lost)
-    history = tacit.run(summed(), out=tmp_path / "all")
+    history = run(summed(), out=tmp_path / "all")
     assert [record["opened"] for record in history.rounds] == [0] * 4
     assert "no answer" in history.rounds[0]["refused"]["client-1"]
     assert len({record["accuracy"] for record in history.rounds}) == 1
     assert history.guarantee.epsilon_max > 7.0
     assert len({entry["attempt"] for entry in history.ledger.entries()}) == 4  # one model, but four releases
-    history = tacit.run(summed(privacy={"fewest_reports": 5}), out=tmp_path / "five")
+    history = run(summed(privacy={"fewest_reports": 5}), out=tmp_path / "five")
     assert [record["opened"] for record in history.rounds] == [1] * 4
 
 
 def test_clients_that_diverge_are_named_to_the_researcher_and_never_reach_the_model(summed, tmp_path):
     long = {"learning_rate": 3e38, "local_steps": 20, "rounds": 2}  # whichever rows the code's digest draws
-    history = tacit.run(summed(train=long), out=tmp_path)
+    history = run(summed(train=long), out=tmp_path)
     assert history.rounds[0]["diverged"] == [f"client-{i}" for i in range(6)]
     assert history.rounds[0]["opened"] == 1
     assert all(torch.isfinite(tensor).all() for tensor in weights(tmp_path).values())
@@ -214,10 +265,10 @@ def test_clients_that_diverge_are_named_to_the_researcher_and_never_reach_the_mo
 def test_a_secret_key_can_be_brought_along_unless_others_can_read_it(summed, tmp_path):
     secret, _ = keys.save(tmp_path / "keys", generate(bits=2048))
     experiment = summed(train={"rounds": 1}, protect={"kind": "paillier", "key": str(secret)})
-    assert tacit.run(experiment, out=tmp_path / "run").rounds[0]["opened"] == 1
+    assert run(experiment, out=tmp_path / "run").rounds[0]["opened"] == 1
     secret.chmod(0o644)
     with pytest.raises(KeyRefused, match="read by others"):
-        tacit.run(experiment, out=tmp_path / "again")
+        run(experiment, out=tmp_path / "again")
 
 
 @pytest.fixture(scope="module")
@@ -236,8 +287,8 @@ def safe_prime(tmp_path_factory):
 def test_a_split_key_gives_the_same_model_and_says_whose_shares_open(summed, tmp_path, safe_prime, settings):
     threshold, train = settings.pop("threshold"), {"rounds": settings.pop("rounds")}
     split = {"kind": "paillier", "key": str(safe_prime), "threshold": threshold}
-    tacit.run(summed(train=train, **settings), out=tmp_path / "plain")
-    history = tacit.run(summed(train=train, protect=split, **settings), out=tmp_path / "split")
+    run(summed(train=train, **settings), out=tmp_path / "plain")
+    history = run(summed(train=train, protect=split, **settings), out=tmp_path / "split")
     assert same_model(tmp_path / "plain", tmp_path / "split")
     kept = f"fewer than {threshold} of the 6 clients give the server their share of the key"
     lying = " (at most 1, if it asks for more than one sum of a round)" if threshold < 6 else ""
@@ -252,7 +303,7 @@ def test_a_split_key_gives_the_same_model_and_says_whose_shares_open(summed, tmp
 def test_a_key_that_cannot_be_split_is_refused(summed, tmp_path):
     secret, _ = keys.save(tmp_path / "keys", generate(bits=2048))
     with pytest.raises(KeyRefused, match=r"Only a key of shape safe-prime can be split.*tacit keys DIR --new"):
-        tacit.run(summed(protect={"kind": "paillier", "key": str(secret), "threshold": 4}), out=tmp_path / "run")
+        run(summed(protect={"kind": "paillier", "key": str(secret), "threshold": 4}), out=tmp_path / "run")
 
 
 def test_colluders_who_could_open_single_reports_or_two_sums_are_refused(summed):
@@ -281,7 +332,7 @@ def test_shares_for_fewer_reports_or_with_colluders_are_larger(summed):
 
 def test_the_traffic_is_that_of_the_ciphertexts(summed, tmp_path):
     experiment = summed(train={"rounds": 1}, protect=PAILLIER)
-    history = tacit.run(experiment, out=tmp_path)
+    history = run(experiment, out=tmp_path)
     seal = tacit.engine.assemble.build(experiment).algorithm.groups["client-0"].seal
     ciphertexts = 6 * seal.lanes.numbers * 512
     around = 6 * (1000 + proof_bytes(seal.public))  # headers, signatures and proofs
@@ -328,12 +379,12 @@ def test_the_traffic_is_that_of_the_ciphertexts(summed, tmp_path):
 )
 def test_what_would_break_the_promise_or_have_no_effect_is_refused(summed, tmp_path, change, message):
     with pytest.raises(BadInput, match=message):
-        tacit.run(summed(**change), out=tmp_path)
+        run(summed(**change), out=tmp_path)
 
 
 def test_what_single_reports_of_all_runs_come_to_counts_each_of_them_with_its_own_share_alone(summed, tmp_path):
     shared = {"ledger": str(tmp_path / "ledger.db"), "delta_share": 0.5, "noise_multiplier": 8.0, "epsilon": 50.0}
-    runs = [tacit.run(summed(privacy=shared, train={"rounds": 1}), out=tmp_path / name) for name in ("one", "two")]
+    runs = [run(summed(privacy=shared, train={"rounds": 1}), out=tmp_path / name) for name in ("one", "two")]
     (first,), (second,) = (run.guarantee.also for run in runs)
     assert second.others.runs == 1
     assert second.others.epsilon > second.epsilon_max + first.epsilon_max

@@ -348,7 +348,8 @@ def test_a_share_is_not_added_to_integers_that_a_whole_client_was_rounded_to():
         ({"privacy": {"share": "note-2020"}}, "share"),
         ({"privacy": {"bits": 8}}, "bits"),
         ({"train": {"local_steps": 2}}, "set train.local_steps = 1"),
-        ({"aggregate": {"rule": "median"}}, "must see single updates"),
+        ({"aggregate": {"rule": "median"}}, "aggregate.rule must be mean"),
+        ({"aggregate": {"rule": "weighted"}}, "aggregate.rule must be mean"),
     ],
 )
 def test_what_cannot_stand_beside_secret_sums_of_records_is_refused(change, why):

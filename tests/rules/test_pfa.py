@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from test_contracts import EPSILONS, LAYOUT, draws, sent, statistics
 
 import tacit
-from tacit.algorithms import combined, rules
+from tacit.algorithms import combined, group_message, rules
 from tacit.algorithms.rules.pfa import subspace, threshold
 from tacit.data.partition import draw
 from tacit.errors import BadInput
@@ -89,6 +89,10 @@ def test_pfa_plus_starts_as_pfa_and_then_sends_coordinates_in_the_old_basis(read
     expected = (public + epsilons[:3].sum() * rebuilt) / epsilons.sum()
     applied = combined(plus, memory, messages)
     assert np.allclose(applied.update.numpy(), expected, atol=1e-4)
+    # of a secret sum the server takes the coordinates itself
+    secret = group_message("private", torch.from_numpy(private).float(), [message.facts for message in messages[:3]])
+    hidden = combined(plus, memory, [*messages[3:], secret])
+    assert np.allclose(hidden.update.numpy(), expected, atol=1e-4)
     assert not torch.allclose(applied.memory["basis"], warm.memory["basis"])
 
 

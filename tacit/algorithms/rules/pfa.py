@@ -29,6 +29,8 @@ NEGLIGIBLE = 1e-10  # of the largest eigenvalue: float32 rows carry no more
 class Dividing(Rule):
     """A rule that divides clients into public and private ones by a threshold on epsilon, which everybody in a round receives."""
 
+    private_sum = True
+
     split: Any
     share: float
 

@@ -4,6 +4,7 @@ that basis and nothing else, the server rebuilds their mean in the same old basi
 next one. A round without a public client keeps the old basis. Uplink falls by the model's size over k; downlink grows by k + 1
 models."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,12 @@ from tacit.algorithms import Applied, Memory
 from tacit.algorithms.rules.pfa import Divided, pfa
 from tacit.errors import BadInput
 from tacit.types import Message
+
+
+def coordinates(x: torch.Tensor, known: Memory, layout: Sequence[int]) -> torch.Tensor:
+    """V^T (x - mu), (block, k), in the basis and around the centre that everybody was told."""
+    x = x - known["centre"] if "centre" in known else x
+    return torch.stack([known["basis"][start:stop].T @ x[start:stop] for start, stop in pairwise(layout)])
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,7 @@ class pfa_plus(pfa):
         tensors, group = super().send(update, facts, received)
         if "basis" not in received.tensors or group["group"] == "public":
             return tensors, group
-        x = update - received.tensors["centre"] if "centre" in received.tensors else update
-        blocks = pairwise(received.facts["layout"])
-        coordinates = [received.tensors["basis"][start:stop].T @ x[start:stop] for start, stop in blocks]  # V^T x
-        return {"coordinates": torch.stack(coordinates)}, group
+        return {"coordinates": coordinates(update, received.tensors, received.facts["layout"])}, group
 
     def apply(self, memory: Memory, gathered: Divided) -> Applied:
         """Puts the private mean back by the basis that its coordinates are in, and takes the next one from the public updates."""
@@ -66,9 +70,12 @@ class pfa_plus(pfa):
         after, info = self._refreshed(memory, gathered.rows, gathered.weights), gathered.info(memory["basis"].shape[1])
         if private is None:
             return Applied(gathered.public_mean(), after, info)
-        blocks = pairwise(self.offsets(memory))
-        sizes = torch.tensor([stop - start for start, stop in blocks], device=private[1].device)
-        point = (memory["basis"] * private[1].repeat_interleave(sizes, dim=0)).sum(1)
+        mean, offsets = private[1], self.offsets(memory)
+        if mean.dim() == 1:  # of a secret sum: nobody sends coordinates, and the mean has those that theirs would have
+            mean = coordinates(mean, memory, offsets)
+        blocks = pairwise(offsets)
+        sizes = torch.tensor([stop - start for start, stop in blocks], device=mean.device)
+        point = (memory["basis"] * mean.repeat_interleave(sizes, dim=0)).sum(1)
         rebuilt = point + memory["centre"] if "centre" in memory else point
         return Applied(gathered.with_private(private[0], rebuilt), after, info)
 

@@ -66,7 +66,7 @@ def names_of(plan: "DistributedPlan", rule: Rule) -> tuple[str, ...]:
     (`split`) treats a "public" sum otherwise than any other one, and calls everybody public where all budgets are equal
     (`pfa.threshold`): so does the lone group here."""
     if len(plan.noises) > 1:
-        return APART
+        return APART[:1] + APART[1:] * (len(plan.noises) - 1)  # one public sum, or one of each public client
     return APART[1:] if getattr(rule, "split", None) else (ALL,)
 
 
@@ -207,7 +207,12 @@ class DistributedPlan(Plan):
             raw = {name: rule.weight(fact) for name, fact in facts.items()}
             weights = {name: weight / max(raw.values()) for name, weight in raw.items()}
             self.noises[number].prepare()  # before the client processes fork
-            seal = seals.seal(self, number, word, list(facts), population.names)
+            if (
+                rule.sees == "rows" and word == APART[1]
+            ):  # a row by itself, under all of its own noise: nothing hides it
+                word, seal = f"{word} {next(iter(facts))}", Plain(lanes_of(self, number, None), 1)
+            else:
+                seal = seals.seal(self, number, word, list(facts), population.names)
             members |= dict.fromkeys(facts, Group(word, self.noises[number], seal, facts, weights))
         return members
 
@@ -219,7 +224,7 @@ class DistributedPlan(Plan):
         trusted = (
             "everybody who sees the sums or the models (the server is trusted to add reports and not to look at one)"
         )
-        sums = " or ".join(str(noise.fewest) for noise in self.noises)
+        sums = " or ".join(dict.fromkeys(str(noise.fewest) for noise in self.noises))
         shares = f"sums of at least {sums} reports with {self.noises[0].law} shares"
         sampler = f"{shares} (nothing is claimed for choosing clients at random)"
         who = f"of the reports in a sum at most {known} come from clients that give away or leave out their noise"
@@ -322,9 +327,21 @@ class Distributed:
         grid = Grid(size, privacy.clip, privacy.bits or 16, privacy.rotation or "none")
         cut = threshold(population.epsilons, how=how or "kmeans", share=share) if apart else -math.inf
         groups = (population.epsilons >= cut).astype(int)
-        groups, rounds, noises = groups - groups.min(), who.planned(experiment.train.rounds), []
+        groups, rounds, noises, rows = (
+            groups - groups.min(),
+            who.planned(experiment.train.rounds),
+            [],
+            rule.sees == "rows",
+        )
+        if rows:  # every public client is a group of its own, and only the private ones are summed
+            if not groups.any():
+                raise BadInput(
+                    f"All clients are public by their epsilons, so that no sum is left to hide: with {experiment.aggregate.rule}"
+                    ' set privacy.kind = "local", or budgets that differ.'
+                )
+            groups[groups == 1] = 1 + np.arange(int(groups.sum()))
         for group in range(int(groups.max()) + 1):
-            mine = groups == group
+            mine, alone = groups == group, rows and group > 0
             fewest = max(1, math.floor(float(mine.mean()) * (privacy.fewest_reports or who.cohort) + 1e-9))
             whole, left = float(population.epsilons[mine].min()), float(population.to_spread[mine].min())
             noise = _noise(
@@ -338,17 +355,22 @@ class Distributed:
                 l2_squared=grid.l2_squared,
                 dimension=grid.dimension,
                 fewest=fewest,
-                colluding=privacy.known_shares,
+                colluding=0 if alone else privacy.known_shares,  # nobody else has a share of a row's noise
                 most=min(who.cohort, int(mine.sum())),
             )
             noises.append(noise)
         plan = DistributedPlan(grid, tuple(noises), groups, rounds, who)
-        if experiment.protect.kind != "none" and plan.min_reports < 2:
+        if experiment.protect.kind != "none" and (noises[0].fewest if rows else plan.min_reports) < 2:
             raise BadInput("A sum of one report is that report: set privacy.fewest_reports to 2 or more.")
         return plan
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Raises Refused where the server could read the site's own report."""
+        if summing_rule(experiment).sees == "rows":
+            raise Refused(
+                f"With the rule {experiment.aggregate.rule} public clients are rows beside a secret sum, in simulations only: the"
+                ' site wants aggregate.reading = "paper", or another rule.'
+            )
         if experiment.protect.kind == "none":
             raise Refused(
                 "Shares of noise protect a sum, but the server would read the site's single report: the site wants"
@@ -357,11 +379,11 @@ class Distributed:
 
 
 def summing_rule(experiment: Experiment) -> Rule:
-    """The experiment's rule, if sums are all it needs. Raises: NeedsRows with the names of those that work; BadInput for a
-    rule that is not there or options it does not take."""
+    """The experiment's rule, if sums are all it needs, or all but the rows of public clients. Raises: NeedsRows with the names
+    of those that work; BadInput for a rule that is not there or options it does not take."""
     name = experiment.aggregate.rule or "mean"
     rule = rules.of(experiment.aggregate, name)
-    if rule.sees != "sums":
+    if rule.sees != "sums" and not rule.private_sum:
         text = f'The rule {name} must see single updates, but privacy.kind = "distributed" opens only their sums'
         raise NeedsRows(f"{text}: use one of {', '.join(rules.seeing_sums())}.")
     return rule

@@ -18,7 +18,7 @@ from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import SUMS, SampledSumDpEvent
-from tacit.privacy.distributed.kind import ALL, Distributed, DistributedPlan, OneProcess, refuse_threshold, summing_rule
+from tacit.privacy.distributed.kind import ALL, Distributed, DistributedPlan, OneProcess, refuse_threshold
 from tacit.privacy.distributed.mechanism import LOG2_CUT, SharedNoise
 from tacit.privacy.guarantee import ACCOUNTANT, ONE_RECORD, Words
 from tacit.privacy.integers import distance
@@ -158,7 +158,6 @@ class DistributedRecords:
         Raises: BadInput for budgets without a limit, shares that have no price and numbers of reports that cannot be.
         """
         privacy, rounds, clients = experiment.privacy, experiment.train.rounds, len(population)
-        summing_rule(experiment)
         refuse_threshold(experiment, clients=clients)
         epsilons, sizes = np.asarray(population.to_spread, dtype=float), np.asarray(population.sizes)
         if not np.isfinite(epsilons).all():
