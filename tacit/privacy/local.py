@@ -23,12 +23,10 @@ from tacit.experiment.extras import EVALUATION, TRAINED_ON
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import SideDpEvent
-from tacit.privacy.accounting.price import noise_multiplier, noise_multipliers
 from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, RECORD_LEVEL, Words
 from tacit.privacy.mechanism import NoiseState
 from tacit.privacy.plan import Plan, Remaining
 from tacit.privacy.queries.mechanism import NOTHING, Queries, budgets, priced, queries_of
-from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.random import Stream
 from tacit.training.optimizer import PLAIN, Descent
@@ -141,7 +139,7 @@ class LocalPlan(Plan):
     rates: np.ndarray = field(repr=False)
     steps: np.ndarray = field(repr=False)
     multipliers: np.ndarray = field(repr=False)
-    sampler: Participation
+    sampler: samplers.Participation
     unit: Unit = "record"
     queries: Queries = NOTHING
 
@@ -307,11 +305,11 @@ def spread(plan: LocalPlan, experiment: Experiment, population: Population, *, o
         if plan.queries.multipliers:
             sized = budgets(population)
             multipliers[mine] = [
-                noise_multiplier(epsilon=float(sized[k]), beside=plan.queries.beside_training(k), **settings)
+                price.noise_multiplier(epsilon=float(sized[k]), beside=plan.queries.beside_training(k), **settings)
                 for k in mine.tolist()
             ]
         else:
-            multipliers[mine] = noise_multipliers(population.to_spread[mine], **settings)
+            multipliers[mine] = price.noise_multipliers(population.to_spread[mine], **settings)
     return multipliers
 
 
@@ -328,7 +326,7 @@ def same_noise(
     if finite[most] < 0:
         raise BadInput("No client sets a limit, so there is no noise to derive: set privacy.noise_multiplier.")
     settings = _priced_as(plan, experiment, population, most)
-    z = noise_multiplier(epsilon=float(finite[most]), beside=plan.queries.beside_training(most), **settings)
+    z = price.noise_multiplier(epsilon=float(finite[most]), beside=plan.queries.beside_training(most), **settings)
     return np.full(len(population), z)
 
 

@@ -24,7 +24,6 @@ from tacit.privacy.guarantee import Words
 from tacit.privacy.ledger.disk import ALL
 from tacit.privacy.ledger.ledger import NO_QUERIES, Before, Ledger, QueryEvents, most_releases
 from tacit.privacy.queries.mechanism import EXACT, NOTHING, Queries
-from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.training.optimizer import PLAIN, Descent
 from tacit.types import Client, Guarantee
@@ -94,7 +93,7 @@ class Charging(ABC):
     traits: ClassVar[Traits] = Traits()
     priced: ClassVar[bool] = True  # False where nothing is charged and nothing promised
     participations: int  # rounds that a budget is made to last
-    sampler: Participation
+    sampler: samplers.Participation
     queries: Queries = NOTHING  # what clients answer beside training, each once
 
     @property
@@ -204,7 +203,7 @@ class Kind(Protocol):
 class NoPlan(Plan):
     """Nothing is promised, charged or noised."""
 
-    sampler: Participation
+    sampler: samplers.Participation
     priced: ClassVar[bool] = False
     participations: int = 1
     queries: Queries = EXACT
@@ -273,7 +272,7 @@ def kind_of(experiment: Experiment) -> Kind:
     return kind
 
 
-def sampler_of(experiment: Experiment, clients: int) -> Participation:
+def sampler_of(experiment: Experiment, clients: int) -> samplers.Participation:
     """Who takes part in an experiment's rounds: as its kind says, where that has a `sampler` of its own. Raises: BadInput for
     a cohort larger than the population."""
     own = getattr(kind_of(experiment), "sampler", samplers.of)

@@ -10,7 +10,6 @@ from tacit.engine.assemble import assemble, clients
 from tacit.errors import BudgetExhausted, Refused
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import reader as books
-from tacit.privacy.local import kind as strategies
 
 ROUNDS = 12
 
@@ -40,13 +39,13 @@ def test_a_list_of_a_thousand_sizes_has_a_site_price_its_own_only(server, monkey
         ("client-0", *(f"x{i}" for i in range(count - 1))), (60, *range(100, 99 + count)), (1.0,) * count, 1e-5
     )
     priced = set()
-    solve = strategies.noise_multipliers
+    solve = price.noise_multipliers
 
     def counted(epsilons, **settings):
         priced.add(settings["sampling_rate"])
         return solve(epsilons, **settings)
 
-    monkeypatch.setattr(strategies, "noise_multipliers", counted)
+    monkeypatch.setattr(price, "noise_multipliers", counted)
     with pytest.raises(Refused, match="noise"):
         asking.agree(roster=roster.record(), terms={"event": ""})
     assert priced == {0.5}

@@ -15,13 +15,11 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
-from tacit.privacy.accounting.price import smallest
 from tacit.privacy.central.banded import BandedGaussian, banded
 from tacit.privacy.central.records import CentralRecords
 from tacit.privacy.guarantee import Words
 from tacit.privacy.mechanism import CohortMechanism, NoiseState
 from tacit.privacy.plan import Kind, Plan, Remaining, Traits
-from tacit.privacy.samplers import Cyclic, Poisson, Sampler
 from tacit.privacy.wiring import Wiring
 from tacit.random import Stream
 from tacit.training.optimizer import Momentum
@@ -57,8 +55,8 @@ class CohortGaussian(CohortMechanism):
                 )
 
     @cached_property
-    def cohorts(self) -> Poisson:  # type: ignore[override]
-        return Poisson(self.population, self.cohort)
+    def cohorts(self) -> samplers.Poisson:  # type: ignore[override]
+        return samplers.Poisson(self.population, self.cohort)
 
     @property
     def noise_std(self) -> float:
@@ -119,7 +117,7 @@ class WeighedSums(Plan):
     weights: np.ndarray = field(repr=False)
 
     @property
-    def sampler(self) -> Sampler:  # type: ignore[override]
+    def sampler(self) -> samplers.Sampler:  # type: ignore[override]
         """Who is in a round: of the mechanism, whose price rests on it."""
         return self.mechanism.cohorts
 
@@ -269,7 +267,7 @@ def _noised(mechanism: M, experiment: Experiment, population: Population, rounds
         event = replace(mechanism, noise_multiplier=z).event()
         return price.epsilon(((event, rounds),), delta=population.delta)
 
-    return replace(mechanism, noise_multiplier=smallest(cost, epsilon=epsilon))
+    return replace(mechanism, noise_multiplier=price.smallest(cost, epsilon=epsilon))
 
 
 class Central:
@@ -303,7 +301,7 @@ class BandedCentral(Central):
         """One noise for all clients, from their one budget; as many bands as groups unless said. Raises: BadInput where some
         clients would never have a slot, and as `BandedGaussian`, `banded` and `one_budget`."""
         privacy, train = experiment.privacy, experiment.train
-        who = cast(Cyclic, samplers.of(experiment, len(population)))
+        who = cast(samplers.Cyclic, samplers.of(experiment, len(population)))
         one_budget(population)
         if train.rounds < who.cycle:
             raise BadInput(

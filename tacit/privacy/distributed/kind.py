@@ -31,7 +31,6 @@ from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
 from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.plan import Kind, Plan, Remaining, Traits
-from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client, Guarantee
 from tacit.wire import digest_of
@@ -153,7 +152,7 @@ class DistributedPlan(Plan):
     noises: tuple[SharedNoise, ...]
     groups: np.ndarray = field(repr=False)
     participations: int
-    sampler: Participation
+    sampler: samplers.Participation
 
     @property
     def training_clip(self) -> float:

@@ -15,7 +15,6 @@ from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import IntegerSumDpEvent
-from tacit.privacy.accounting.price import smallest
 from tacit.privacy.integers import LAWS, Law, distance, draw, prepare, reach
 from tacit.privacy.mechanism import NoiseState
 from tacit.random import Stream
@@ -143,4 +142,4 @@ def calibrate(share: str, *, epsilon: float, delta: float, rounds: int, **settin
             raise
         return price.epsilon(((event, rounds),), delta=delta)
 
-    return smallest(cost, epsilon=epsilon)
+    return price.smallest(cost, epsilon=epsilon)
