@@ -22,6 +22,7 @@ from tacit.engine.assemble import Parts, build, clients
 from tacit.engine.evaluate import evaluate
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import judged_by
+from tacit.engine.run_files import table
 from tacit.engine.run_folder import SEARCH, Folder
 from tacit.errors import BadInput, LedgerError, TacitError, TrainingDiverged, Unmeasured
 from tacit.experiment import Experiment
@@ -39,6 +40,8 @@ from tacit.types import Guarantee
 
 BEST, RUNS, SUMMARY = "best", "runs", "summary.json"
 BEGUN = "begun.json"
+CHARGED = "it says which charge is this search's, so put it back"
+RELEASED = "it says which runs were released, so put it back"
 PUBLISHED = ("experiment.toml", "model.safetensors", encoder.NAME)  # of the best run, as they are
 FOUND = "search"  # under which name the ledger knows what was found
 FEWEST, MOST = 2, 1_000_000  # runs of a search
@@ -68,7 +71,7 @@ def tune(
     Raises: BadInput for what cannot be searched, BudgetExhausted, LedgerError, TrainingDiverged where no run ended well."""
     path, values = Path(out), plain(experiment)
     KEPT.refuse_taken(path, resume=resume, force=force)
-    if resume and (known := finished(path)) is not None:
+    if resume and (known := table(path / BEST / SUMMARY)) is not None:
         return known
     before = price.before_of(path, values, resume=resume)
     priced, parts, assumes = _prepared(values, vary, runs, before)
@@ -242,49 +245,33 @@ def _begin(
     if not (path / KEPT.file).exists():
         way = os.path.relpath(ledger, path) if ledger else "ledger.db"
         noted = {"before": before.record()} if before.runs else {}
+        if not (path / RUNS).exists():
+            store.write(path / BEGUN, b"{}")
         store.write(path / SEARCH, json.dumps({"run": uuid.uuid4().hex, "ledger": way, **noted}).encode())
         KEPT.write(path, texts)
     elif any((path / name).read_text("utf-8") != text for name, text in texts.items()):
         raise BadInput(f"The search in {path} has other settings: resume it as it was, or choose another --out.")
-    try:
-        name = str(json.loads((path / SEARCH).read_text("utf-8"))["run"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise BadInput(f"{path / SEARCH} is missing or damaged: it says which charge is this search's.") from None
-    return Folder(path, name, lock)
-
-
-def finished(path: Path) -> dict[str, Any] | None:
-    """What the search in a folder found, where it has ended. Raises BadInput for a damaged file."""
-    file = path / BEST / SUMMARY
-    if not file.exists():
-        return None
-    try:
-        return dict(json.loads(file.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
-        raise BadInput(f"{file} is damaged.") from None
+    known = table(path / SEARCH, {"run": str}, CHARGED)
+    if known is None:
+        raise BadInput(f"{path / SEARCH} is missing: {CHARGED}.")
+    return Folder(path, known["run"], lock)
 
 
 def run_place(path: Path, number: int) -> Path:
     """The folder of a run that is seen. Raises LedgerError where it had begun and is gone: it would be released again."""
     place = path / RUNS / f"{number:03d}"
-    if number in _begun(path) and not (place / "run.json").exists():
+    if str(number) in _begun(path) and not (place / "run.json").exists():
         raise LedgerError(
             f"{place} is gone, and what it released was paid for once: put it back, or start another search; nothing was released."
         )
     return place
 
 
-def _begun(path: Path) -> dict[int, list[str]]:
-    try:
-        found = json.loads((path / BEGUN).read_text("utf-8"))
-        return {int(number): [str(name) for name in names] for number, names in found.items()}
-    except FileNotFoundError:
-        if (path / RUNS).exists():
-            raise LedgerError(f"{path / BEGUN} is gone: it says which runs were released, so put it back.") from None
-        store.write(path / BEGUN, b"{}")  # before there are any runs
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError):
-        raise LedgerError(f"{path / BEGUN} is damaged: it says which runs were released, so restore it.") from None
+def _begun(path: Path) -> dict[str, list[str]]:
+    found = table(path / BEGUN, {str: [str]}, RELEASED)
+    if found is None:
+        raise LedgerError(f"{path / BEGUN} is gone: {RELEASED}.")
+    return found
 
 
 def _publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
@@ -300,7 +287,7 @@ def _publish(path: Path, run: Path, summary: dict[str, Any]) -> None:
 def _begun_run(path: Path, number: int, ledger: Ledger, parts: Parts) -> None:
     """Notes that a run may release from now on; in the ledger too where its noise will not come again.
     Raises: LedgerError where another folder had this start; then nothing may be released."""
-    begun = {str(one): names for one, names in _begun(path).items()}
+    begun = _begun(path)
     known = [*begun.get(str(number), []), *([parts.nonce] if parts.nonce else [])]
     store.write(path / BEGUN, json.dumps(begun | {str(number): known}).encode())
     for place, start in enumerate(known):  # those before too: a folder that made some up is not the one that had them
