@@ -54,14 +54,14 @@ def report_command(
 
 
 def _write(folders: Sequence[Path], out: Path | None) -> Path:
-    from tacit.lab.compare.grid import ASKED
+    from tacit.lab.compare.grid import GRID
     from tacit.report.page import write_page
 
     path = out or (folders[0] / PAGE if len(folders) == 1 else Path(PAGE))
     if path.is_dir():
         path = path / PAGE
     write_page(folders, path)
-    kind = "Comparison" if len(folders) == 1 and (folders[0] / ASKED).exists() else "Report"
+    kind = "Comparison" if len(folders) == 1 and (folders[0] / GRID.file).exists() else "Report"
     typer.echo(f"{kind}: {path}")
     return path
 

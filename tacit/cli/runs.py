@@ -156,7 +156,7 @@ def _grid(
     choices, count = parse_vary(vary), SEEDS if seeds is None else seeds
     source: str | Path | None = experiment
     if known is not None:
-        _, before, seeds_before = GRID.asked(known)
+        _, before, seeds_before = GRID.read(known)
         choices, count = choices or before, seeds_before if seeds is None else seeds
         source = experiment or known / BASE
     try:
@@ -209,7 +209,7 @@ def tune_command(
             screen.print(Text(line), soft_wrap=True)
 
     if chosen is None and out is not None:
-        base, choices, count = SEARCH.asked(out)
+        base, choices, count = SEARCH.read(out)
     else:
         base, choices = plain(chosen or {}), parse_vary(vary or [])
     if price:

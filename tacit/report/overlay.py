@@ -21,7 +21,7 @@ from tacit.lab.compare import results
 from tacit.lab.compare.differences import Scored, differences
 from tacit.lab.compare.findings import Finding, findings
 from tacit.lab.compare.findings import columns as attack_columns
-from tacit.lab.compare.grid import ASKED, GRID, Cell, Task, expand, tasks_of
+from tacit.lab.compare.grid import GRID, Cell, Task, expand, tasks_of
 from tacit.lab.compare.results import BACKDOORED, CONFIDENCE, Estimate, estimate, statement
 from tacit.lab.compare.table import AUC
 from tacit.parts import metrics
@@ -62,7 +62,7 @@ def entries(folders: Sequence[Path]) -> list[Entry]:
     """What the folders hold, in their order. Raises BadInput in one sentence for a folder that cannot be shown."""
     found: list[Entry] = []
     for folder in folders:
-        if not (folder / ASKED).exists():
+        if not (folder / GRID.file).exists():
             run = read(folder)
             found.append(Entry(called(folder), (run,), run.experiment.train.rounds))
             continue
@@ -88,7 +88,7 @@ def called(folder: Path) -> str:
 
 def grid_of(folder: Path) -> tuple[list[Cell], list[Task]]:
     """The cells of a comparison and its runs. Raises BadInput where its files are damaged."""
-    base, vary, seeds = GRID.asked(folder)
+    base, vary, seeds = GRID.read(folder)
     cells = expand(base, vary, seeds=seeds)
     return cells, tasks_of(folder, cells)
 

@@ -22,7 +22,7 @@ from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.lab.compare import ledger
 from tacit.lab.compare.findings import findings
-from tacit.lab.compare.grid import ASKED, SEARCH, text
+from tacit.lab.compare.grid import GRID, SEARCH, text
 from tacit.lab.compare.results import rows_of
 from tacit.privacy.guarantee import SEEDED
 from tacit.report import overlay
@@ -66,7 +66,7 @@ def _page_data(folders: list[Path], since: int, live: bool, quick: bool) -> dict
     only = folders[0] if len(folders) == 1 else None
     if only and is_search(only):
         return search_page(only)
-    if only and not (only / ASKED).exists():
+    if only and not (only / GRID.file).exists():
         if not (only / "experiment.toml").exists() and any(only.glob("attack-*.json")):
             return overlay.attack_page(only)
         attacked = {} if live else {"findings": overlay.shown(findings(only))}
@@ -238,7 +238,7 @@ def search_page(folder: Path) -> dict[str, Any]:
     with intact(best):
         summary: Any = table(path, SEARCHED_BEST)
         experiment = _experiment(best)
-    asked = SEARCH.asked(folder)[1] if whole else {}
+    asked = SEARCH.read(folder)[1] if whole else {}
     found, answered = summary[SEARCHED], {}
     classes = [one["class"] for one in summary.get("per_class", [])]
     files = RunFiles(best, experiment, "", [], summary, {"classes": classes}, summary["metric"])

@@ -391,7 +391,7 @@ def test_a_seeded_search_whose_runs_are_seen_goes_on_from_an_older_folder_with_t
 
 
 def search_on(path):
-    values, vary, runs = SEARCH.asked(path)
+    values, vary, runs = SEARCH.read(path)
     return tune(values, vary, runs=runs, out=path, resume=True)
 
 

@@ -36,7 +36,7 @@ REFUSED = {
     "run.workers": "Every run of a comparison trains in one process: say with --jobs how many run concurrently.",
     "privacy.ledger": "The runs of a comparison have one ledger, or each its own: set it once, with --set privacy.ledger=FILE.",
 }
-ASKED, BASE = COMPARISON, "base.toml"  # of a comparison's folder: what was asked; runs are in runs/<cell>/seed-<n>
+BASE = "base.toml"  # the settings; runs are in runs/<cell>/seed-<n>
 
 
 def parse_vary(lines: Iterable[str]) -> dict[str, list[Any]]:
@@ -323,7 +323,7 @@ class Kept:
         for name, words in texts.items():
             store.write(path / name, words.encode())
 
-    def asked(self, path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
+    def read(self, path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
         """The settings, what varies, and how often. Raises BadInput."""
         if not all((path / file).exists() for file in (BASE, self.file)):
             raise BadInput(f"There is no {self.what} to resume in {path}.")
@@ -334,5 +334,5 @@ class Kept:
             return tomllib.loads((path / BASE).read_text("utf-8")), vary, count
 
 
-GRID, SEARCH = Kept("comparison", ASKED, "seeds"), Kept("search", "tune.toml", "runs")
+GRID, SEARCH = Kept("comparison", COMPARISON, "seeds"), Kept("search", "tune.toml", "runs")
 HELD = {kept.file: kept.what for kept in (GRID, SEARCH)} | {"experiment.toml": "run"}  # files of a folder in use
