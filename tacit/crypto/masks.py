@@ -41,7 +41,9 @@ MOST_KNOWN = (
     1_024  # answers that are remembered: where one process is all members, each asks the same of the same bytes
 )
 OWN, PAIRS = KINDS = ("own", "key")  # what is shared: the seed of a client's own mask, and of its key for pairs
-NONCE = bytes(12)  # every envelope has a key of its own: run, round, sender and receiver are in it
+NONCE = bytes(
+    12
+)  # every envelope has a key of its own: run, round, sender, receiver and the sender's key for pairs are in it
 WIDTHS = {32: np.dtype("<u4"), 64: np.dtype("<u8")}  # sums are modulo 2^32 or 2^64
 
 
@@ -195,24 +197,24 @@ class Party:
         own, key = (shared(seed, secret=secret, **numbers) for seed, secret in zip(seeds, polynomials, strict=True))
         return list(zip(own, key, strict=True))
 
-    def _box(self, attempt: Attempt, sender: str, receiver: str) -> ChaCha20Poly1305:
+    def _box(self, attempt: Attempt, sender: str, receiver: str, pairs: bytes) -> ChaCha20Poly1305:
         key = attempt.roster.boxes[receiver if sender == self.name else sender]
         if (known := key.public_bytes_raw()) not in self._common:
             self._common[known] = self._opens.exchange(key)
-        return ChaCha20Poly1305(_derived(self._common[known], "box", *attempt.label, sender, receiver))
+        return ChaCha20Poly1305(_derived(self._common[known], "box", *attempt.label, sender, receiver, pairs.hex()))
 
     def setup(self, attempt: Attempt) -> Setup:
         """The client's part of an attempt: the same bytes whenever it is asked. Raises: BadInput for no member under this key."""
-        roster, envelopes = attempt.roster, {}
+        roster, envelopes, pairs = attempt.roster, {}, self._pair_public(attempt)
         known = roster.signing.get(self.name)
         if known is None or known.public_bytes_raw() != self.signer.public.public_bytes_raw():
             raise BadInput(f"The members of the run have another key of {self.name!r} than its own.")
         for receiver, pair in zip(roster.names, self._shares(attempt), strict=True):
             if receiver != self.name:
                 content, where = b"".join(one.to_bytes(SHARE_BYTES, "big") for one in pair), (self.name, receiver)
-                envelopes[receiver] = self._box(attempt, *where).encrypt(NONCE, content, attempt.bound(*where))
+                envelopes[receiver] = self._box(attempt, *where, pairs).encrypt(NONCE, content, attempt.bound(*where))
         own, key = (attempt.commitment(self.name, kind, self._seed(attempt, kind)) for kind in KINDS)
-        unsigned = Setup(self.name, self._pair_public(attempt), (own, key), b"", envelopes)
+        unsigned = Setup(self.name, pairs, (own, key), b"", envelopes)
         return replace(unsigned, signature=self.signer.sign(unsigned.content(attempt)))
 
     def join(self, attempt: Attempt, setups: Iterable[Setup], *, model: str) -> "Joined":
@@ -246,7 +248,9 @@ class Party:
     def _opened(self, attempt: Attempt, one: Setup) -> tuple[int, int]:
         where = (one.sender, self.name)
         try:
-            content = self._box(attempt, *where).decrypt(NONCE, one.envelopes[self.name], attempt.bound(*where))
+            content = self._box(attempt, *where, one.key).decrypt(
+                NONCE, one.envelopes[self.name], attempt.bound(*where)
+            )
         except (InvalidTag, KeyError) as error:
             why = "cannot be read: they were altered or are for another attempt"
             raise MessageRefused(f"The shares that {one.sender!r} sent {why}.") from error

@@ -83,3 +83,18 @@ def test_a_server_opens_no_sum_of_fewer_reports_than_the_noise_was_made_for(part
         made.add(name, mine.mask(np.arange(SIZE), bits=32))
     with pytest.raises(TooFewReports):
         made.survivors  # noqa: B018
+
+
+def test_a_client_that_lost_its_seeds_closes_its_new_envelopes_with_other_keys(parties):
+    """Its signing key stays: under one key the difference of two envelopes would be that of the shares within, in clear."""
+    attempt, reader = Attempt(roster(parties), 0), parties[0]
+    old = parties[1]
+    new = Party(old.signer, bytes(32))
+    sent, held = [], []
+    for party in (old, new):
+        setups = [party.setup(attempt) if one.name == old.name else one.setup(attempt) for one in parties]
+        sent.append(setups[1].envelopes[reader.name][:-16])
+        shares = reader.join(attempt, setups, model="m").shares[old.name]
+        held.append(b"".join(share.to_bytes(33, "big") for share in shares))
+    between = [bytes(a ^ b for a, b in zip(*pair, strict=True)) for pair in (sent, held)]
+    assert between[0] != between[1]
