@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 from federation.flower.conftest import Line
-from trained import same_model
 
-import tacit
 from tacit.deploy.server import queries
 from tacit.deploy.server.messages import refusal
 from tacit.engine.assemble import build
@@ -23,6 +21,7 @@ from tacit.types import Message
 from tacit.wire import pack, unpack
 
 HELD = {"held_out": 0.25}
+STATS = {"stats": ["label"], "query_shares": {"stats": 0.2}}
 
 
 def charges(site):
@@ -48,32 +47,6 @@ def kinds(grid):
     return [ask["kind"] for ask, _ in grid.asked]
 
 
-def test_from_the_same_seed_sites_answer_what_a_simulations_clients_answer_bit_for_bit(federation, tmp_path):
-    deployed = federation(data=HELD)
-    simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated", page=False)
-    history = deployed.run()
-    assert same_model(tmp_path / "simulated", history.out)
-    ours, theirs = kept(history.out)["evaluation"], kept(tmp_path / "simulated")["evaluation"]
-    assert ours.stds == theirs.stds
-    assert all(np.array_equal(ours.counts[name], theirs.counts[name]) for name in deployed.names)
-    told = history.summary["at_clients"]
-    assert told.pop("missing") == {}
-    assert told == simulated.summary["at_clients"]
-    for key in ("guarantee", "queries", "test_accuracy"):
-        assert history.summary[key] == simulated.summary[key]
-
-
-def test_every_site_pays_its_own_ledger_and_the_server_its_own(federation):
-    deployed = federation(data=HELD, run={"randomness": "os"})
-    history = deployed.run()
-    for index in range(3):
-        assert charges(deployed.site(index)) == [0, 1, 2, QUERY]
-    assert charges(history.out) == sorted([0, 1, 2] * 3) + [QUERY] * 3
-    told = history.summary["sites"]["epsilon"]
-    assert all(0.97 * limit < told[name] <= limit for name, limit in zip(deployed.names, (1, 2, 8), strict=True))
-    assert "evaluation is about held-out records alone" in history.sentence
-
-
 def test_the_result_is_in_the_closing_table_and_on_the_page(federation):
     deployed = federation(data=HELD | {"examples_per_client": 200}, privacy={"epsilon": 30.0})
     history = deployed.run()
@@ -88,17 +61,17 @@ def test_the_result_is_in_the_closing_table_and_on_the_page(federation):
 
 
 def test_who_refuses_is_missing_and_named_and_the_rest_is_what_is_known(federation):
-    deployed = federation(data=HELD)
+    deployed = federation(data=HELD, privacy=STATS)
     history = deployed.run(deployed.grid(see=refusing(2, "The site's budget does not pay.", Refusal.UNPAID)))
-    told = history.summary["at_clients"]
-    assert told["missing"] == {"client-1": "The site's budget does not pay."}
-    assert (told["answered"], told["clients"]) == (2, 3)
+    for told in (history.summary["at_clients"], json.loads((history.out / "stats.json").read_text())):
+        assert told["missing"] == {"client-1": "The site's budget does not pay."}
+        assert (told["answered"], told["clients"]) == (2, 3)
     assert (
         "without client-1: The site's budget does not pay."
         in facts(history.summary)["accuracy at the clients, on held-out rows"]
     )
     assert charges(deployed.site(1)) == [0, 1, 2]
-    assert charges(deployed.site(0)) == [0, 1, 2, QUERY]
+    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2, QUERY]
 
 
 def test_who_is_away_at_the_end_is_not_waited_for_and_is_asked_when_the_run_is_resumed(federation):
@@ -241,29 +214,15 @@ def test_a_site_whose_rows_tacit_never_sees_answers_no_query(federation):
         deployed.run()
 
 
-STATS = {"stats": ["label"], "query_shares": {"stats": 0.2}}
-
-
-def test_sites_describe_their_columns_once_before_round_0_as_a_simulations_clients_do(federation, tmp_path):
-    deployed = federation(privacy=STATS)
-    simulated = tacit.run(deployed.experiment, out=tmp_path / "simulated", page=False)
-    history = deployed.run()
-    assert same_model(tmp_path / "simulated", history.out)
-    told, expected = (json.loads((place / "stats.json").read_text()) for place in (history.out, tmp_path / "simulated"))
-    assert told == expected
-    assert (told["answered"], told["missing"], told["columns"][0]["column"]) == (3, {}, "label")
-    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2]
-    assert history.summary["guarantee"] == simulated.summary["guarantee"]
-    assert history.summary["queries"]["stats"]["share"] == 0.2
-    assert all(
-        spent <= limit for spent, limit in zip(history.summary["sites"]["epsilon"].values(), (1, 2, 8), strict=True)
-    )
-
-
-def test_statistics_and_evaluation_of_one_run_are_two_answers_and_two_charges(federation):
+def test_statistics_and_evaluation_of_one_run_are_two_answers_and_two_charges_of_every_ledger(federation):
     deployed = federation(data=HELD, privacy=STATS, run={"randomness": "os"})
     history = deployed.run()
-    assert charges(deployed.site(0)) == [QUERY, 0, 1, 2, QUERY]
+    assert [charges(deployed.site(index)) for index in range(3)] == [[QUERY, 0, 1, 2, QUERY]] * 3
+    assert charges(history.out) == [QUERY] * 3 + sorted([0, 1, 2] * 3) + [QUERY] * 3
+    told = history.summary["sites"]["epsilon"]
+    assert all(0.97 * limit < told[name] <= limit for name, limit in zip(deployed.names, (1, 2, 8), strict=True))
+    assert "evaluation is about held-out records alone" in history.sentence
+    assert history.summary["queries"]["stats"]["share"] == 0.2
     assert history.summary["at_clients"]["answered"] == 3
     again = deployed.run(resume=True)
     assert again.summary["at_clients"] == history.summary["at_clients"]
@@ -275,12 +234,3 @@ def test_statistics_and_evaluation_of_one_run_are_two_answers_and_two_charges(fe
     )
     assert "which is part of the epsilon of training and not added to it" in promise
     assert "(100 % of it), which the records held out pay, while those trained on pay for training" in promise
-
-
-def test_who_does_not_describe_its_columns_is_named_and_the_run_goes_on(federation):
-    deployed = federation(privacy=STATS)
-    history = deployed.run(deployed.grid(see=refusing(2, "no.")))
-    told = json.loads((history.out / "stats.json").read_text())
-    assert told["missing"] == {"client-1": "no."}
-    assert told["answered"] == 2
-    assert history.summary["stopped"] == "rounds"

@@ -92,7 +92,9 @@ def test_from_one_seed_sites_answer_find_and_train_what_a_simulation_does_bit_fo
     for key in ("guarantee", "queries", "test_accuracy"):
         assert history.summary[key] == simulated.summary[key]
     stats = [json.loads((folder / "stats.json").read_text()) for folder in (history.out, tmp_path / "simulated")]
-    assert stats[0]["columns"] == stats[1]["columns"]
+    assert stats[0] == stats[1]
+    assert history.summary["at_clients"].pop("missing") == stats[0]["missing"] == {}
+    assert history.summary["at_clients"] == simulated.summary["at_clients"]
 
 
 def test_the_range_is_at_the_server_and_in_every_sites_model_and_rows_are_scaled_by_it(hospitals):

@@ -27,7 +27,7 @@ from tacit.deploy.operate.site_process import OwnModels, run_site
 from tacit.deploy.server.node import answer
 from tacit.deploy.site import agreement, models
 from tacit.deploy.site.agreement import accept
-from tacit.deploy.site.layout import due, newest, read_settings, wanted
+from tacit.deploy.site.layout import due, newest, wanted
 from tacit.deploy.site.limits import allow, make_site, read_limits
 from tacit.deploy.site.models import at_home, evaluate, taken
 from tacit.deploy.site.requests import Roster, sent
@@ -35,7 +35,7 @@ from tacit.deploy.site.site import Site
 from tacit.errors import BadInput, Refused
 from tacit.personal import one
 from tacit.types import Message
-from tacit.wire import pack, unpack
+from tacit.wire import pack
 
 ASKS = 'held_out = 0.3\n[personal]\nkind = "mean-regularised"\nstrength = 0.0001\n'
 CSV = {
@@ -129,6 +129,10 @@ def test_a_site_ends_with_three_models_and_what_its_held_out_rows_say_of_them(ho
     assert sorted(path.name for path in run.glob("model-*")) == ["model-alone", "model-common", "model-own"]
     assert "neither sent nor" in (run / "model-own" / "NOT-FOR-OTHERS.txt").read_text()
     assert due(folder) == []
+    Site(folder).answer({"kind": "keep", "run": RUN}, sent(home.params + 1))
+    assert due(folder) == [RUN], "a model that came again makes own models due again"
+    with pytest.raises(BadInput, match="has no own model of run"):
+        taken(folder, "own")
 
 
 def test_a_site_makes_what_a_client_of_a_simulation_would_make_of_the_same_rows(hospital):
@@ -140,16 +144,6 @@ def test_a_site_makes_what_a_client_of_a_simulation_would_make_of_the_same_rows(
     assert made.own.judged(lambda vector: float(torch.equal(vector, home.vector("own")))) == 1
     right = (tacit.load(folder / "runs" / RUN / "model-own").model(home.held.x)[:, 0] > 0) == (home.held.y > 0)
     assert float(right.float().mean()) > 0.85
-
-
-def test_a_model_that_came_again_makes_own_models_due_again(hospital):
-    folder = hospital()
-    models.adapt(folder, RUN)
-    home = at_home(folder, RUN)
-    Site(folder).answer({"kind": "keep", "run": RUN}, sent(home.params + 1))
-    assert due(folder) == [RUN]
-    with pytest.raises(BadInput, match="has no own model of run"):
-        taken(folder, "own")
 
 
 # what a server sees of it
@@ -359,12 +353,6 @@ def seals(folder):
     with sqlite3.connect(folder / "ledger.db") as book:
         query = "SELECT run, epsilon, delta, most, text FROM seals JOIN events ON events.id = seals.event"
         return book.execute(query).fetchall()
-
-
-def test_settings_of_a_site_are_read_with_its_own_models(hospital):
-    assert wanted(read_settings(hospital())).strength == 0.0001
-    assert wanted({"name": "north"}).kind is None
-    assert unpack(sent(torch.zeros(2))).tensors["params"].shape == (2,)
 
 
 def test_whatever_a_process_of_the_quiet_has_begun_ends_with_it(tmp_path):
