@@ -1,6 +1,6 @@
 """Experiments for the tests of the report: a small one, and names that try to become markup."""
 
-import tacit
+import trained
 
 EVIL = (
     "<script>alert(1)</script>",
@@ -17,13 +17,6 @@ SMALL = {
 }
 
 
-class Stop(Exception):
-    """Ends a run from outside."""
-
-
 def changed(**changes):
     """The small experiment with changes."""
-    values = {key: dict(value) if isinstance(value, dict) else value for key, value in SMALL.items()}
-    for section, change in changes.items():
-        values[section] = values.get(section, {}) | change if isinstance(change, dict) else change
-    return tacit.Experiment(**values)
+    return trained.changed(SMALL, changes)

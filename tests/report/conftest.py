@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 from browser import CHROMIUM, WHY_NOT, Browser
-from report_runs import EVIL, Stop, changed
+from report_runs import EVIL, changed
+from trained import Stop, stop_after
 
 import tacit
 from tacit.lab.attacks import Estimate, Finding, Line, Plot
@@ -27,13 +28,8 @@ def ended(tmp_path_factory):
 @pytest.fixture
 def stopped(tmp_path):
     """A run that was stopped after three of its rounds."""
-
-    def observe(record):
-        if record["round"] == 2:
-            raise Stop
-
     with pytest.raises(Stop):
-        tacit.run(changed(), out=tmp_path / "stopped", observe=observe)
+        tacit.run(changed(), out=tmp_path / "stopped", observe=stop_after(2))
     return tmp_path / "stopped"
 
 

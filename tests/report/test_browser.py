@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from report.test_top import show
 from report_runs import EVIL, changed
 
 import tacit
@@ -18,13 +19,6 @@ UNNAMED = (
     "e => !(e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.querySelector('title, caption')"
     " || e.textContent.trim())"
 )
-READY = "document.documentElement.dataset.ready === 'yes'"
-
-
-def show(browser, page, **options):
-    browser.open(page.resolve().as_uri(), **options)
-    browser.wait(READY)
-    assert browser.complaints() == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)

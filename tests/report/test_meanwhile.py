@@ -2,7 +2,8 @@
 
 import pytest
 from report.test_page import data_of
-from report_runs import Stop, changed
+from report_runs import changed
+from trained import Stop
 
 import tacit
 from tacit.report import live

@@ -8,7 +8,8 @@ import time
 from collections import defaultdict
 
 import pytest
-from report_runs import Stop, changed
+from report_runs import changed
+from trained import Stop, stop_after
 
 import tacit
 from tacit.engine.history import flat_records
@@ -22,18 +23,13 @@ from tacit.store import csv_of
 EPSILON = "epsilon_per_record_loosest"
 
 
-def stop(record):
-    if record["round"] == 2:
-        raise Stop
-
-
 def run(place, *names, resume=False, observe=None):
     return tacit.run(changed(run={"writers": names}), out=place, resume=resume, observe=observe, page=False)
 
 
 def interrupted(place, *names):
     with pytest.raises(Stop):
-        run(place, *names, observe=stop)
+        run(place, *names, observe=stop_after(2))
     return run(place, *names, resume=True)
 
 
