@@ -11,7 +11,7 @@ import ready
 from compare.conftest import made
 from terminal import compare as command
 
-from tacit.cli.runs import attack_options
+from tacit.cli.app import attack_options
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
