@@ -17,7 +17,6 @@ from tacit.crypto.keys import generate, new_signer
 from tacit.crypto.paillier import Randomisers
 from tacit.crypto.reports import Alone, Opener
 from tacit.crypto.seal import Plain, Sealed
-from tacit.errors import TrainingDiverged
 from tacit.privacy.distributed.mechanism import even
 from tacit.random import seeded
 from tacit.training.sgd import Trained
@@ -157,14 +156,6 @@ def test_a_client_with_nan_counts_as_a_zero_update_and_only_its_own_log_says_so(
     received = broken.broadcast(broken.init(torch.zeros(SIZE)), [], round=0)
     told = [broken.train(None, received, client(name), partial(seeded(0), name)).info for name in ("c1", "c2")]
     assert [info.get("diverged") for info in told] == [None, 1.0]
-
-
-def test_a_client_whose_training_diverges_reports_zero_too():
-    def diverge(c):
-        raise TrainingDiverged("The loss became nan")
-
-    made = algorithm(update=diverge, z=1e-9)
-    assert torch.equal(served(made, reports(made))[0].params, torch.zeros(SIZE))
 
 
 def test_nothing_is_sealed_without_its_share_of_the_noise():
