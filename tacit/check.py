@@ -16,6 +16,7 @@ NEAR = 0.7  # of difflib's likeness: one wrong, missing or exchanged letter in f
 BEGINNING = 3  # letters that two names must begin with for one to stand for the other
 LONGEST = 100  # characters of a value that are repeated
 MOST_LISTED = 20  # names in a sentence
+MOST_TEXT = 500  # characters of a refusal that may quote a message
 
 
 def finite(**values: float) -> None:
@@ -96,8 +97,21 @@ def listed(options: Iterable[str]) -> str:
     ' There are: age, sex.'
     """
     known = list(options)
-    more = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
-    return f" There are: {', '.join(known[:MOST_LISTED])}{more}." if known else ""
+    return f" There are: {some(known, MOST_LISTED)}." if known else ""
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first of several names, and how many more there are.
+
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def printable(text: str, most: int = MOST_TEXT) -> str:
+    """A text that may quote what somebody has sent, for a terminal and a log: printable, and cut short."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:most])
 
 
 def unknown(key: str, known: Iterable[str], *, where: Sequence[str] = (), kind: str = "") -> str:

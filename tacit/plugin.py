@@ -225,8 +225,7 @@ def guarded(words: str) -> Iterator[None]:
 def failed(error: Exception, part: Any, words: str, *, then: str) -> PartFailed:
     """The refusal for what a part that has been made raised: one sentence with its place and `then`, what to do now. `words` are
     the beginning, with the part's name as a file says it for {name}."""
-    text = f"{said(error)}, {_place(error, part)}"
-    text = "".join(sign if sign.isprintable() else "?" for sign in text)  # it may quote what a client has sent
+    text = check.printable(f"{said(error)}, {_place(error, part)}")  # it may quote what a client has sent
     return PartFailed(f"{words.format(name=_called(part))} ({text}). {then}")
 
 

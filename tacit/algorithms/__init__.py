@@ -22,7 +22,6 @@ from tacit.training.optimizer import CONSTANT, Schedule, ServerOptimizer, Sgd
 from tacit.training.sgd import Trained, Workspace
 from tacit.types import Client, Message, State
 
-MOST_TEXT = 500  # characters of a refusal
 ROUND = "round"  # the fact that `in_round` adds
 MEND = "Mend the rule; `tacit --debug` shows the traceback."
 PAID = f"What the round cost stays charged, and the last checkpoint is kept for --resume. {MEND}"
@@ -339,8 +338,3 @@ def finished(collecting: Collecting, messages: Iterable[Message], derive: Derive
     for message in messages:
         collecting.add(message)
     return collecting.finish(derive)
-
-
-def printable(text: str) -> str:
-    """A text that may quote a client's message, for a terminal and a log: printable, and at most 500 characters."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_TEXT])

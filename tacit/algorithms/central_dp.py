@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import local_for_round, printable
+from tacit.algorithms import local_for_round
+from tacit.check import printable
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import CohortMechanism, ExactSum
 from tacit.random import Derive, Stream

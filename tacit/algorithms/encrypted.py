@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import Server, finished, group_message, local_for_round, printable
+from tacit.algorithms import Server, finished, group_message, local_for_round
+from tacit.check import printable
 from tacit.crypto.grid import Grid, Quantised
 from tacit.crypto.seal import Collected, Seal
 from tacit.errors import BadCiphertext, BadOpening, GridOverflow, SumOverflow, TacitError, TooFewReports

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import torch
 from dp_accounting import DpEvent
 
-from tacit.algorithms import printable
 from tacit.algorithms.central_dp import as_read, stream_of, update_of
 from tacit.algorithms.encrypted import Encrypted
+from tacit.check import printable
 from tacit.crypto.grid import Quantised
 from tacit.errors import BadInput
 from tacit.privacy.mechanism import STEP_BITS, ExactSum, NoiseState, ShareMechanism, TrainingMechanism, bound

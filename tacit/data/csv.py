@@ -73,10 +73,9 @@ def _refuse_undeclared(files: Sequence[Path], columns: Sequence[str], source: "c
     if not open_:
         return
     spans = "; ".join(_spans(files, open_[:SHOWN], source))
-    more = f" and {len(open_) - SHOWN} more" if len(open_) > SHOWN else ""
-    named = ", ".join(map(repr, open_[:SHOWN]))
+    named = check.some([repr(column) for column in open_], SHOWN)
     raise BadData(
-        f"data.numeric and data.categorical do not say how to read {named}{more}. In these rows they span {spans!r}: declare"
+        f"data.numeric and data.categorical do not say how to read {named}. In these rows they span {spans!r}: declare"
         f" ranges and values that are public, known without looking at the rows, as in numeric = {{{open_[0]} = [0, 100]}}"
         f' for numbers or categorical = {{{open_[0]} = ["a", "b"]}} for texts;'
         ' "unscaled" in place of a range takes a column as it stands, and data.columns lists the features without it.',

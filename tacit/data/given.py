@@ -261,9 +261,8 @@ def _refuse_absent(of: Any, columns: Sequence[Any], known: Sequence[Any]) -> Non
 def _numbers(df: Any, columns: list[str], *, of: str) -> np.ndarray:
     others = [f"{name!r} ({df[name].dtype})" for name in columns if getattr(df[name].dtype, "kind", "O") not in "fiub"]
     if others:
-        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         raise BadData(
-            f"{of} has columns that hold no numbers: {', '.join(others[:MOST_NAMED])}{more}; encode them with values that are"
+            f"{of} has columns that hold no numbers: {check.some(others, MOST_NAMED)}; encode them with values that are"
             " public (pandas.get_dummies on a declared Categorical), or name the features in columns=[...]."
         )
     x = np.empty((len(df), len(columns)), np.float32)

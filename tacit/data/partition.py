@@ -289,16 +289,15 @@ def _by_client(pairs: Sequence[tuple[str, object]], names: Sequence[str], *, whe
     found = dict(pairs)
     if len(found) < len(pairs):
         often = Counter(name for name, _ in pairs)
-        raise BadData(
-            f"{where} names {_some([name for name, times in often.items() if times > 1])} twice: keep one line each."
-        )
+        twice = check.some([name for name, times in often.items() if times > 1], NAMED_AT_MOST)
+        raise BadData(f"{where} names {twice} twice: keep one line each.")
     if unknown := sorted(set(found).difference(names)):
         few = f" ({', '.join(names)})" if len(names) <= NAMED_AT_MOST else ""
         raise BadData(
-            f"{where} names {_some(unknown)}, not among the clients of this data{few}: remove or rename that."
+            f"{where} names {check.some(unknown, NAMED_AT_MOST)}, not among the clients of this data{few}: remove or rename that."
         )
     if absent := [name for name in names if name not in found]:
-        raise BadData(f"{where} gives no epsilon for {_some(absent)}: add it.")
+        raise BadData(f"{where} gives no epsilon for {check.some(absent, NAMED_AT_MOST)}: add it.")
     return [found[name] for name in names]
 
 
@@ -321,8 +320,3 @@ def _csv_pairs(path: Path) -> list[tuple[str, object]]:
         except ValueError:
             raise BadData(f"{path}, line {line}: expected a client and a number, got {','.join(row)!r}.") from None
     return pairs
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMED_AT_MOST
-    return ", ".join(names[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -27,7 +27,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from tacit.algorithms import printable
+from tacit.check import printable
 from tacit.deploy.server.messages import WHOLE_BYTES, kind_of_refusal, new_nonce, question, read, refuse_odd_part
 from tacit.errors import BadInput, Refusal, TacitError
 

@@ -214,6 +214,7 @@ def called(name: str) -> str:
 
 FOLDER, FILE = 0o700, store.OWNER
 OTHERS = 0o077
+MOST_LOGGED = 2_000  # characters of a line of a site's log
 
 write = partial(store.write, mode=FILE, sync_name=True)
 
@@ -260,7 +261,7 @@ def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
     Assumes: `text` quotes no cell of the rows (`discreet`), and `facts` are plain (`requests.facts`).
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    words = plain(text)
+    words = check.printable(text, MOST_LOGGED)
     line = json.dumps({"time": now, "verdict": verdict, **facts, "text": words})
     SPOKEN.info("%s%s: %s", verdict, f" round {facts['round'] + 1}" if "round" in facts else "", words)
     try:
@@ -270,16 +271,11 @@ def note(folder: Path, *, verdict: str, text: str, **facts: Any) -> None:
             print(f"{line} (not in the log: {error})", file=sys.stderr)
 
 
-def plain(text: str) -> str:
-    """A text that may quote what was sent, cut short, with a sign in the place of every one that is not printable."""
-    return "".join(sign if sign.isprintable() else "�" for sign in text[:2_000])
-
-
 class Plain(logging.Formatter):
     """A formatter that makes one printable line of one record, whatever a server has put into it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return plain(super().format(record))
+        return check.printable(super().format(record), MOST_LOGGED)
 
 
 def discreet(error: BaseException) -> str:
