@@ -206,7 +206,7 @@ class Distributed(PrivacySection):
 class CentralRecords(PrivacySection):
     """A trusted server noises the sum of all clients' clipped gradients once: one step a round, record level. Every client has
     its own epsilon by its own sampling rate; `rate_cap` is how many times as often as another's a record may be drawn (unless
-    said at most 2, less where noise is small beside the bias)."""
+    said, the ratio by which noise and the bias of weights together are least)."""
 
     kind: Literal["central"] = "central"
     unit: Literal["record"] = "record"

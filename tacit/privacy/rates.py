@@ -17,14 +17,16 @@ from tacit.errors import BadInput
 from tacit.privacy.accounting import price, rdp
 from tacit.privacy.accounting.price import smallest
 
-TRIED = np.geomspace(0.3, 400.0, 48)  # multipliers; 160 was best among those that were tried for small budgets
+TRIED = np.geomspace(0.3, 1e4, 60)  # multipliers; 340 is best for epsilon = .1 over 100 rounds
+CAPS = np.geomspace(1.0, 100.0, 28)  # on the ratio of rates
 NODES = np.concatenate(
     [np.geomspace(1e-5, 0.5, 26), np.linspace(0.55, 1.0, 6)]
 )  # rates between which a cheap price is interpolated
-WITHIN = 1.05  # of the least noise over batch: among these the largest rates are taken, which leave least to the batches' secrecy
+WITHIN = 1.05  # of the least error: among these the largest rates are taken, which leave least to the batches' secrecy
 TELLING = 0.8  # of the noise: what is hardly less is not worth a sentence
 SMALLEST = 1e-5  # a client that is drawn more rarely takes part in nothing
-MOST_CAP = 2.0  # the default never lets a record of one client count for more than two of another's
+BIAS = 0.25  # of the clip: how far a mean gradient moves where all weights are wrong (docs/decisions.md)
+MOST_APART = 0.25  # of all weight may be wrong by default: a loose client is no federation
 
 Cost = Callable[[float, float], float]  # (z, rate) -> the epsilon of all rounds
 
@@ -58,12 +60,14 @@ def choose(
     cap: float | None = None,
     names: Sequence[str] = (),
 ) -> Rates:
-    """The multiplier with the least noise over batch, to 5 %, and among those the one with the largest rates; and everybody's rate.
+    """The multiplier and the cap on the ratio of rates with the least error, to 5 %, and among those the largest rates; and
+    everybody's rate.
 
     Guarantee: cost(multiplier, rate) <= epsilon was computed for every rate that is returned.
 
-    Without a `cap` the ratio of rates is at most 2, and so small that weights are wrong by at most half of what noise adds: the
-    total variation between p_m = q_m n_m / B and n_m / n is at most sqrt(d) z / (2 B sqrt(T)). All of it is public.
+    The error, in clips, is sqrt(d) z / (B sqrt(T)) of noise in the mean of all rounds, and without a `cap` of one's own also a
+    quarter of the total variation between p_m = q_m n_m / B and n_m / n, added in squares; that variation is at most a quarter. All
+    of it is public.
 
     Raises: BadInput for a client whose budget allows no rate from 1e-5 on.
 
@@ -74,11 +78,16 @@ def choose(
     """
     if cap is not None:
         check.at_least(1, **{"privacy.rate_cap": cap})
-    tried = TRIED if multiplier is None else np.array([multiplier])
-    cheap = rough(rounds=rounds, delta=delta)
-    options = [(z, *_capped(_interpolated(cheap, z, epsilons), sizes, z, rounds, parameters, cap)) for z in tried]
-    noise = np.array([z / max(rates @ sizes, 1e-300) for z, rates, _ in options])
-    z, _, found_cap = options[int(np.flatnonzero(noise <= noise.min() * WITHIN)[-1])]
+    cheap, tried = rough(rounds=rounds, delta=delta), np.array([multiplier])
+    if multiplier is None:  # among them the one from which all of everybody is in every round
+        whole = smallest(lambda z: cheap(z, 1.0), epsilon=float(epsilons.min()))
+        tried = np.sort(np.append(TRIED, whole))
+    options = [
+        (z, *_least_error(_interpolated(cheap, z, epsilons), sizes, z / math.sqrt(rounds / parameters), cap=cap))
+        for z in tried
+    ]
+    errors = np.array([error for _, error, _ in options])
+    z, _, found_cap = options[int(np.flatnonzero(errors <= errors.min() * WITHIN)[-1])]
     if (
         multiplier is None and cost(z, 1.0) <= epsilons.min()
     ):  # all of everybody in every round: the least noise that pays
@@ -165,22 +174,21 @@ def _interpolated(cost: Cost, z: float, epsilons: np.ndarray) -> np.ndarray:
     return np.where(epsilons >= known[-1], 1.0, rates)
 
 
-def _capped(
-    rates: np.ndarray, sizes: np.ndarray, z: float, rounds: int, parameters: int, cap: float | None
-) -> tuple[np.ndarray, float]:
-    """The rates with none above `cap` times the smallest; without a cap, the largest one up to 2 that the rule allows."""
+def _least_error(rates: np.ndarray, sizes: np.ndarray, noise: float, *, cap: float | None) -> tuple[float, float]:
+    """The error with rates that are at most `cap` times the smallest, and that cap; without one, the cap with the least error.
+    `noise` is that of a sum, in the mean of all rounds."""
     least = rates.min()
     if least == 0:
-        return np.zeros_like(rates), cap or 1.0
-    if cap is not None:
-        return np.minimum(rates, cap * least), cap
-    for tried in np.linspace(MOST_CAP, 1.0, 21):
-        limited = np.minimum(rates, tried * least)
-        weights, batch = limited * sizes, float(limited @ sizes)
-        apart = 0.5 * float(np.abs(weights / batch - sizes / sizes.sum()).sum())
-        if apart <= 0.5 * math.sqrt(parameters) * z / (batch * math.sqrt(rounds)):
-            return limited, float(tried)
-    return np.minimum(rates, least), 1.0
+        return math.inf, cap or 1.0
+    caps = CAPS if cap is None else np.array([cap])
+    drawn = np.minimum(rates, caps[:, None] * least) * sizes
+    batches = drawn.sum(1)
+    apart = 0.5 * np.abs(drawn / batches[:, None] - sizes / sizes.sum()).sum(1)
+    errors = noise / batches
+    if cap is None:
+        errors = np.where(apart <= MOST_APART, np.hypot(errors, BIAS * apart), math.inf)
+    best = int(np.argmin(errors))
+    return float(errors[best]), float(caps[best])
 
 
 def _largest(cost: Cost, z: float, epsilon: float, name: str) -> float:
