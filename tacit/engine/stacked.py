@@ -91,7 +91,8 @@ class Stacked(OverTensors):
         local: Any = getattr(algorithm, "local", None)
         self.local: Any = local.sgd if isinstance(local, NoisedUpdate) else local  # LocalSgd or DpSgd
         if self.sums_records:  # at one model, so that there is nothing to stack
-            settle_sums(algorithm, work, population)  # here: how gradients are clipped is found out in one thread
+            self.work = dataclasses.replace(work, physical_batch=work.physical_batch * chunk)  # so many of each client
+            settle_sums(algorithm, self.work, population)  # here: how gradients are clipped is found out in one thread
             return
         if type(self.local) not in (DpSgd, LocalSgd):
             raise Unsupported("its clients run somebody else's training")
