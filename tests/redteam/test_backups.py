@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from redteam.lying_server import RUN
 
 from tacit.errors import BudgetExhausted, Refused
 
@@ -25,19 +26,15 @@ def restored(server):
     return asking, last
 
 
-def test_a_backup_of_ledger_and_mark_does_not_let_a_run_go_on_whose_answers_it_does_not_know(restored):
+@pytest.mark.parametrize("run", [RUN, "1" * 32], ids=["the same run", "another run"])
+def test_a_backup_of_ledger_and_mark_lets_no_run_go_on_or_begin_where_answers_are_there_that_it_does_not_know(
+    restored, run
+):
+    """A run that it has forgotten in part would count for less than was released."""
     asking, _ = restored
     assert asking.charges() == [0]
     with pytest.raises(Refused):
-        asking.agree()
-    assert "restore" in asking.log()[-1]["text"]
-
-
-def test_a_backup_of_ledger_and_mark_does_not_begin_another_run_either(restored):
-    """The run that it has forgotten in part would count for less than was released."""
-    asking, _ = restored
-    with pytest.raises(Refused):
-        asking.agree(run="1" * 32)
+        asking.agree(run=run)
     assert "restore" in asking.log()[-1]["text"]
 
 

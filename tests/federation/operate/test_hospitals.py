@@ -261,13 +261,10 @@ def test_a_check_says_who_pays_for_what_is_asked_and_how_many_rows_are_held_out(
     (site / "site.toml").write_text(f"{settings}\nheld_out = 0.2\n")
     of_both = r"220 rows .*, of which \d+ are held out \(site\.toml\), \d+ are held out \(data\.held_out\), \d+ are"
     assert any(re.search(of_both, finding.text) for finding in check.findings(federation.folder))
-
-
-def test_a_check_of_an_experiment_without_privacy_says_that_counts_have_no_noise(hospitals):
-    plain = ("privacy.kind=none", "aggregate.rule=mean", "data.held_out=0.3")
-    federation = make(*plain, trial=True)
-    asked = "north: is asked once, beside training, for results on the rows of data.held_out, without noise"
-    assert asked in [finding.text for finding in check.findings(federation.folder)]
+    shutil.rmtree(federation.folder)
+    plain = make("privacy.kind=none", "aggregate.rule=mean", "data.held_out=0.3", trial=True)
+    without = f"{asked} results on the rows of data.held_out, without noise"
+    assert without in [finding.text for finding in check.findings(plain.folder)]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,15 @@ def test_a_new_federation_holds_everything_for_its_owner_alone_and_nothing_is_wr
     assert limits.accept.experiments == (digest(experiment),)
     assert not limits.trial
     assert read_limits(make(tmp_path / "seeded", trial=True).site("client-1")).trial
+    text = (federation.folder / "README.md").read_text()
+    commands = ("tacit deploy up .", "tacit deploy server .", "tacit deploy site sites/client-2")
+    for words in (
+        *commands,
+        "flwr run app federation --stream",
+        f"Open port {federation.port} to the sites, and no other",
+    ):
+        assert words in text
+    assert str(federation.folder.parent) not in text
     words = run_command(federation).split()
     assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", f"FLWR_HOME={federation.home}"} <= set(words)
     assert words[-5:] == ["flwr", "run", str(federation.app), "federation", "--stream"]
@@ -104,19 +113,6 @@ def test_the_server_certificate_is_accepted_by_openssl(federation):
         pytest.skip("openssl is not installed")
     done = subprocess.run(command, cwd=federation.server, capture_output=True, text=True, check=False)
     assert "server.pem: OK" in done.stdout, done.stderr
-
-
-def test_the_readme_names_the_exact_commands_and_no_place_of_the_machine_that_made_it(federation):
-    text = (federation.folder / "README.md").read_text()
-    for words in (
-        "tacit deploy up .",
-        "tacit deploy server .",
-        f"Open port {federation.port} to the sites, and no other",
-        "tacit deploy site sites/client-2",
-        "flwr run app federation --stream",
-    ):
-        assert words in text
-    assert str(federation.folder.parent) not in text
 
 
 def test_sites_with_rows_of_their_own_are_named(tmp_path):
@@ -408,13 +404,7 @@ def central(**privacy):
     return {**SECRET, "privacy": SECRET["privacy"] | privacy}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        SECRET,
-        {"privacy": SECRET["privacy"] | {"adaptive_clip": {"quantile": 0.5}}},
-    ],
-)
+@pytest.mark.parametrize("changes", [SECRET, {"privacy": SECRET["privacy"] | {"adaptive_clip": {"quantile": 0.5}}}])
 def test_a_deployment_does_not_promise_what_whoever_watches_its_network_breaks(tmp_path, changes):
     with pytest.raises(BadInput, match=r"whoever watches the network .*privacy\.sampler = \"cyclic\"") as said:
         make(tmp_path / "federation", sites="2", **changes)
