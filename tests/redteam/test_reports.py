@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redteam.cheating_site import MEMBERS, SIGNERS, context_of, message, small_key
 from redteam.cheating_site import site as site_of
 
-from tacit.algorithms import printable
+from tacit.check import printable
 from tacit.crypto.grid import Lanes
 from tacit.crypto.reports import Inbox, parse
 from tacit.crypto.seal import Plain, Sealed, SealedSum
