@@ -57,9 +57,9 @@ def stats(
     try:
         ledger = open_ledger(parts, folder, once=True)
         answers = _answers(parts, ledger, folder, query, noises)
-        told = _told(parts, ledger, query, answers, share)
-        folder.write(FILE, json.dumps(told, indent=1).encode())
-        return told | {"out": str(path)}
+        result = _result(parts, ledger, query, answers, share)
+        folder.write(FILE, json.dumps(result, indent=1).encode())
+        return result | {"out": str(path)}
     finally:
         folder.close()
 
@@ -115,7 +115,7 @@ def _clients(population: Population) -> list[Client]:
     return clients
 
 
-def _told(parts: Parts, ledger: Ledger | None, query: Columns, answers: Replies, share: float) -> dict[str, Any]:
+def _result(parts: Parts, ledger: Ledger | None, query: Columns, answers: Replies, share: float) -> dict[str, Any]:
     guarantee = None
     if ledger is not None:
         words = Words(OBSERVED, ONE_RECORD, SAMPLER, assumes=FLOATS[1:])

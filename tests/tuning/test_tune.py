@@ -497,10 +497,10 @@ def test_answers_make_a_search_dearer_and_the_noise_and_the_price_of_an_answer_c
     judged = search.judged_by(made.experiment, made.dataset)
     for index, name in enumerate(made.population.names):
         noise = made.plan.queries.mechanism("evaluation", index, l2_squared=judged.l2_squared, cells=judged.cells)
-        assert priced.asked[name]["evaluation"] == SelfComposedDpEvent(noise.event(), 3)
-    one = Releases(priced.events["client-0"], 1, tuple(priced.asked["client-0"].items()))
+        assert priced.queries[name]["evaluation"] == SelfComposedDpEvent(noise.event(), 3)
+    one = Releases(priced.events["client-0"], 1, tuple(priced.queries["client-0"].items()))
     both = price.epsilon(one.in_runs(1), delta=priced.delta)
-    held_out = price.epsilon(price.compose([(priced.asked["client-0"]["evaluation"], 1)]), delta=priced.delta)
+    held_out = price.epsilon(price.compose([(priced.queries["client-0"]["evaluation"], 1)]), delta=priced.delta)
     training = price.epsilon(price.compose([(priced.events["client-0"], 1)]), delta=priced.delta)
     assert both == max(held_out, training)  # a record is on one side of the coin
     assert held_out > price.epsilon(price.compose([(noise.event(), 1)]), delta=priced.delta)  # three answers, not one

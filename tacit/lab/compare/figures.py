@@ -232,8 +232,8 @@ def keys(rows: Sequence[Row]) -> list[str]:
     found = []
     for key in rows[0].cell.varied if rows else ():
         values = {row.cell.varied[key] for row in rows if row.score and _is_number(row.cell.varied[key])}
-        told = [row.cell.varied[key] for row in rows if row.cell.varied[key] is not None]
-        if len(values) > 1 and all(map(_is_number, told)) and key not in (*BUDGETS, *SEEDS):
+        given = [row.cell.varied[key] for row in rows if row.cell.varied[key] is not None]
+        if len(values) > 1 and all(map(_is_number, given)) and key not in (*BUDGETS, *SEEDS):
             found.append(key)
     return found
 

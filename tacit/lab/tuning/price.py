@@ -93,22 +93,22 @@ def refuse_unsearchable(experiment: Experiment) -> None:
 
 @dataclass(frozen=True)
 class Releases:
-    """What a client releases in one run that is seen: an event, how often at most, and what it is asked once beside it."""
+    """What a client releases in one run that is seen: an event, how often at most, and what it answers once beside it."""
 
     event: DpEvent
     times: int
-    asked: tuple[tuple[str, DpEvent], ...] = ()
+    queries: tuple[tuple[str, DpEvent], ...] = ()
 
     def in_runs(self, count: int) -> price.Composition:
         """All of it in so many runs: every run is scored by an answer of its own, which is another release."""
-        return price.compose([(self.event, self.times * count), *((query, count) for _, query in self.asked)])
+        return price.compose([(self.event, self.times * count), *((query, count) for _, query in self.queries)])
 
 
 @dataclass(frozen=True)
 class Priced:
     """A search with its noise: `runs` are its candidates, `count` says how many runs there are, and `events` what each client pays
-    for all of them, once; `asked` is what it answers in all of them for the query that scores them. Under "" stands what everybody
-    pays. The epsilons, of one run and of all, are those of the client that pays most, at `delta`."""
+    for all of them, once; `queries` is what it answers in all of them for their scores. Under "" stands what everybody pays.
+    The epsilons, of one run and of all, are those of the client that pays most, at `delta`."""
 
     count: int
     runs: tuple[Candidate, ...] = field(repr=False)
@@ -116,7 +116,7 @@ class Priced:
     delta: float
     one: float
     epsilon: float
-    asked: Mapping[str, Mapping[str, DpEvent]] = field(default_factory=dict, repr=False)
+    queries: Mapping[str, Mapping[str, DpEvent]] = field(default_factory=dict, repr=False)
 
 
 def priced_runs(runs: Sequence[Candidate], paid: Mapping[str, Releases], count: int, *, delta: float) -> Priced:
@@ -132,7 +132,9 @@ def priced_runs(runs: Sequence[Candidate], paid: Mapping[str, Releases], count: 
         delta,
         one=most(1),
         epsilon=most(count),
-        asked={name: {query: SelfComposedDpEvent(of, count) for query, of in one.asked} for name, one in paid.items()},
+        queries={
+            name: {query: SelfComposedDpEvent(of, count) for query, of in one.queries} for name, one in paid.items()
+        },
     )
 
 
@@ -152,7 +154,7 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
     paid = at(share)[1]
     for name, one in paid.items():
         if one.times == 0:
-            who, whose = (name, "its") if name != ALL else ("The clients together", "their")
+            who, whose = (name, "its") if name != ALL else ("The clients in total", "their")
             raise BudgetExhausted(
                 f"{who} could pay for no round of {count} runs: raise {whose} epsilon or the noise, or run fewer."
                 " Nothing was written."
@@ -169,7 +171,7 @@ def composed(candidates: Sequence[Candidate], dataset: Dataset, population: Popu
 def refuse_other_price(priced: Priced, parts: Parts) -> None:
     """Refuses a run in which some client would release anything else, or more often, than what is charged. Raises BadInput."""
     made = priced_runs((), _paid(parts), priced.count, delta=priced.delta)
-    if (made.events, made.asked) != (priced.events, priced.asked):
+    if (made.events, made.queries) != (priced.events, priced.queries):
         raise BadInput("its clients would pay another price than that of the search: name their epsilons otherwise.")
 
 
@@ -242,11 +244,11 @@ def refuse_dear(priced: Priced, parts: Parts) -> None:
     """Raises BudgetExhausted for a search that a client cannot pay for, with what would be enough. Nothing is written."""
     privacy, population = parts.experiment.privacy, parts.population
     limits = {"total_delta": privacy.delta, "rounds": 1, "hint": 1, "spare": False}
-    together = ALL in priced.events
-    for index, name in enumerate(population.names[:1] if together else population.names):
-        who, budget = ALL if together else name, population[index].budget
+    for_all = ALL in priced.events
+    for index, name in enumerate(population.names[:1] if for_all else population.names):
+        who, budget = ALL if for_all else name, population[index].budget
         before = parts.before.of(who)
-        if most_releases(budget, priced.events[who], before=before, queries=priced.asked.get(who, {}), **limits) < 1:
+        if most_releases(budget, priced.events[who], before=before, queries=priced.queries.get(who, {}), **limits) < 1:
             left, spare = max(0.0, budget.epsilon - before.epsilon), max(0.0, privacy.delta - before.delta)
             said = f"costs epsilon {shown(priced.epsilon)}, and {name} has {left:.4g} left: raise epsilon or noise, or run fewer."
             if before.delta + budget.delta > privacy.delta * (1 + ROUNDING):
@@ -270,7 +272,7 @@ def pay(ledger: Ledger, folder: Folder, parts: Parts, priced: Priced, key: str) 
     else:
         everybody = [parts.population[index] for index in range(len(parts.population))]
         paid = len(ledger.admit(everybody, lambda client: priced.events[client.id])) == len(everybody)
-        for query in sorted({name for asked in priced.asked.values() for name in asked}):
+        for query in sorted({name for queries in priced.queries.values() for name in queries}):
             answering = (
                 ledger.answer(query, attempt, everybody, lambda client: priced.events[client.id]) if paid else []
             )

@@ -127,7 +127,7 @@ def _prepared(
 
 
 def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) -> dict[str, Any]:
-    ledger = open_ledger(parts, folder, once=True, queries=lambda client: priced.asked.get(client, {}))
+    ledger = open_ledger(parts, folder, once=True, queries=lambda client: priced.queries.get(client, {}))
     if ledger is None:
         raise BadInput(price.NO_PRICE)
     try:
@@ -136,10 +136,10 @@ def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) 
         also = parts.plan.also(guarantee, parts.experiment, ledger, parts.population)
         place, best = _best_run(folder, priced, ledger)
         found = json.loads((place / SUMMARY).read_text("utf-8"))
-        told = summary(found, settings=best.varied, priced=priced, guarantee=replace(guarantee, also=also))
+        published = summary(found, settings=best.varied, priced=priced, guarantee=replace(guarantee, also=also))
         ledger.release(FOUND, _hash(place, best))  # one thing for its charge. Raises LedgerError for another one
-        _publish(folder.path, place, told)
-        return told
+        _publish(folder.path, place, published)
+        return published
     finally:
         ledger.close()
 
