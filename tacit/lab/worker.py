@@ -216,7 +216,6 @@ def name(task: Task) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time as a person says it."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -218,7 +218,6 @@ def _public(parts: Parts, wanted: Wanted) -> tuple[Rows, Rows]:
 
 
 def _sizes(population: Population, having: np.ndarray, coins: np.ndarray) -> dict[int, int]:
-    """How many rows of each playing client are dealt out by its coin."""
     cuts = population.offsets
     own = {int(i): having[int(cuts[i]) : int(cuts[i + 1])] for i in np.flatnonzero(np.isfinite(coins))}
     return {index: int(min(rows.sum(), (~rows).sum())) for index, rows in own.items()}

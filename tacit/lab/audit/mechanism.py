@@ -46,9 +46,9 @@ def audit(
     parts: Parts, *, seed: int = 0, plant: str | None = None, trainers: Sequence[str] = (), level: float = LEVEL
 ) -> Audit:
     """Audits the parts of `prepared`, by all trainers unless some are named; `plant` is one of `bugs.BUGS`.
-    Guarantee: where every claim holds, one is rejected with probability at most `level` x `evidence.AGAIN`: what fails is measured
-    a second time, with other randomness. What is drawn is keyed by the audit's seed, and never as a run's own noise is.
-    Raises: BadInput for trainers and bugs that there are not, or that this experiment cannot have."""
+    Guarantee: where every claim holds, one is rejected with probability at most `level` x `evidence.AGAIN`: what fails is
+    measured again, with randomness keyed by the audit's seed, never as a run's own is. Raises BadInput for what there is not or
+    cannot be."""
     for name in trainers:
         one_of(TRAINERS, **{"--trainer": name})
     bug: Prepare = (lambda parts: parts) if plant is None else bug_of(plant, parts)

@@ -74,8 +74,6 @@ def _scaled(
 
 @dataclass(frozen=True)
 class Probes:
-    """The probes of one experiment, and where they start from."""
-
     x: torch.Tensor = field(repr=False)
     y: torch.Tensor = field(repr=False)
     other: torch.Tensor | None = field(repr=False)  # a second target

@@ -80,7 +80,6 @@ class Audited:
 
     @property
     def groups(self) -> dict[Charged, list[str]]:
-        """The clients that were charged alike."""
         groups = defaultdict(list)
         for client, charged in self.paid.items():
             groups[charged].append(client)

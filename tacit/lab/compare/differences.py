@@ -165,5 +165,4 @@ def pinned(rows: Sequence[Row]) -> list[str]:
 
 
 def probability(p: float) -> str:
-    """A p-value as papers print it."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"

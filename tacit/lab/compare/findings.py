@@ -56,8 +56,6 @@ class Number:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot, perhaps with a band."""
-
     name: str
     x: Numbers = field(repr=False)
     y: Numbers = field(repr=False)

@@ -104,7 +104,6 @@ def headings(keys: Iterable[str]) -> list[str]:
 
 
 def size(count: float) -> str:
-    """Bytes as a person reads them."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -261,8 +260,6 @@ def _slug(varied: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One run to be done: its cell, its experiment, and its folder."""
-
     cell: Cell
     experiment: Experiment
     folder: Path

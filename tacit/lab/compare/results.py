@@ -76,8 +76,6 @@ def final_score(summary: dict[str, Any], metric: str) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell and its runs."""
-
     cell: Cell
     runs: tuple[Run, ...]
     attacked: dict[str, Estimate] = field(default_factory=dict)  # by what was measured: what other attacks found
@@ -286,7 +284,6 @@ def client_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def client_notes(rows: Sequence[Row]) -> list[str]:
-    """What must be read with the columns of clients."""
     metric, said = metrics.words(rows[0].metric), []
     raw = "From raw rows, not covered by epsilon: choosing by it is choosing by private rows."
     if any(own_metrics(run) for row in rows for run in row.ended):

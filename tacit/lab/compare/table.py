@@ -95,7 +95,6 @@ def score(row: Row) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What must be read with the table, a sentence each."""
     name = metrics.words(rows[0].metric)
     said = [f"{name[0].upper()}{name[1:]}: {_over(rows[0])} That of the final models is in table.csv."]
     rare = sorted({row.cell.experiments[0].run.evaluate_every or 1 for row in rows})
@@ -195,7 +194,6 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def write(out: Path, rows: Sequence[Row]) -> None:
-    """Writes every table into the folder of a comparison."""
     known, found, pairs = results.units(rows), cells(rows), differences.table(rows)
     runs = [
         _varied(row) | {"folder": str(run.folder.relative_to(out))} | run_record(run, known, metric=row.metric)

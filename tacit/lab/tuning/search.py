@@ -145,7 +145,6 @@ def _searched(folder: Folder, parts: Parts, priced: Priced, assumes: list[str]) 
 
 
 def _best_run(folder: Folder, priced: Priced, ledger: Ledger) -> tuple[Path, Candidate]:
-    """Runs the candidates in turn, and says where the best is and which candidate it was."""
     ranks: list[tuple[tuple[float, str], Path, int]] = []
     for number in range(1, priced.count + 1):
         which, place = (number - 1) % len(priced.runs), run_place(folder.path, number)
@@ -203,7 +202,6 @@ def promised(parts: Parts, priced: Priced, assumes: Iterable[str]) -> Guarantee:
 
 
 def prices(priced: Priced, unit: str) -> list[str]:
-    """What a run and the whole search cost, a line each."""
     at = f"at delta = {shown_delta(priced.delta)}"
     whose = f", to whom of {len(priced.events)} clients it costs most" if len(priced.events) > 1 else ""
     each = "; every client pays by its own budget" if whose else ""
