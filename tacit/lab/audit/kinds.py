@@ -2,8 +2,7 @@
 What clients release is read off the trainer's own messages. Under local DP the server's rule is post-processing, and is the
 mean; under central DP the server's sum is noised; under distributed DP every client adds a share of the noise before it seals."""
 
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -13,9 +12,7 @@ import torch
 
 from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP
-from tacit.algorithms.encrypted import Encrypted
 from tacit.algorithms.local_dp import LocalDP
-from tacit.crypto.seal import Plain, Seal, Sealed
 from tacit.engine.assemble import Parts
 from tacit.engine.trainers import OverTensors, Trainer
 from tacit.lab.audit import evidence
@@ -23,9 +20,7 @@ from tacit.lab.audit.estimate import Charged, claim_of
 from tacit.lab.audit.evidence import Check, Layer, exact
 from tacit.lab.audit.probes import Prepare, Probe, Probes
 from tacit.lab.audit.trainers import MadeBy, one_by_one
-from tacit.privacy.accounting.events import IntegerSumDpEvent
 from tacit.privacy.central.kind import BandedPlan, CentralPlan
-from tacit.privacy.distributed.kind import DistributedPlan, lanes_of
 from tacit.random import Derive, keyed
 from tacit.training.optimizer import Sgd
 from tacit.training.sgd import DpSgd
@@ -38,9 +33,6 @@ WHOLE = 0.05  # how far from a whole number a count of records may be
 DRAWS = 400  # cohorts; none is trained
 OTHERS = 3  # clients that send zeros, for the divisor
 ROUNDING = 0.01
-CLIENTS = 8
-RUN_BYTES = 8
-MOST_SEALED = 400  # ciphertexts that an audit seals: a few seconds
 
 
 @dataclass(frozen=True)
@@ -328,88 +320,3 @@ def with_count(claim: Charged, count: float | None) -> float:
     if count is None:
         return claim.multiplier
     return (claim.multiplier**-2 - (2 * count) ** -2) ** -0.5  # Theorem 1 of arXiv:1905.03871
-
-
-class Distributed(Subject):
-    """Distributed DP: every client's share of the noise, what a client can change on the grid, and the opened sum."""
-
-    @property
-    def plan(self) -> DistributedPlan:
-        return cast(DistributedPlan, self.parts.plan)
-
-    @property
-    def algorithm(self) -> Encrypted:
-        return cast(Encrypted, self.parts.algorithm)
-
-    def picked(self) -> list[int]:
-        """The first clients and the one that weighs most; the last of them first."""
-        everybody = len(self.parts.population)
-        picked = sorted({*range(min(CLIENTS, everybody)), int(self.parts.population.sizes.argmax())})
-        return picked[::-1] if self.where == "site" else picked
-
-    @cached_property
-    def layers(self) -> list[Layer]:
-        """Layers lie on the grid as they are, unless it is rotated."""
-        grid = self.plan.grid
-        if grid.rotation == "none":
-            return evidence.layers_of(self.parts.model)
-        return [Layer("the rotated grid", slice(0, grid.dimension))]
-
-    def readable(self, parts: Parts) -> Parts:
-        plan = cast(DistributedPlan, parts.plan)
-        group = dict(zip(parts.population.names, plan.groups.tolist(), strict=True))
-        return _with_seals(
-            parts, lambda name, seal: Plain(lanes_of(plan, group[name], None), plan.noises[group[name]].fewest)
-        )
-
-    @cached_property
-    def events(self) -> list[IntegerSumDpEvent]:
-        return [cast(IntegerSumDpEvent, self.algorithm.cost(self.parts.population[index])) for index in self.cohort]
-
-    def shares(self) -> Iterator[Check]:
-        """The noise that each client adds."""
-        variances, still = [event.share_variance for event in self.events], torch.zeros_like(self.parts.params)
-        silent = self.tensors(
-            "report", self.probes.noise, still, rounds=evidence.rounds_for(len(self.cohort), self.layers)
-        )
-        excess = 1 / min(variances)  # of a Skellam share; a discrete Gaussian has less
-        noise = silent / np.sqrt(variances)[:, None]
-        yield from evidence.checks(self.where, noise, self.layers, multiplier=1.0, excess=excess)
-
-    def clients(self) -> Iterator[Check]:
-        yield from self.shares()
-        events = self.events
-        start, allowed = self.parts.params, np.sqrt([event.l2_squared for event in events])
-        base = self.tensors("report", self.probes.silent, start)
-        added = [self.tensors("report", probe, start) - base for probe in self.probes.longer()]
-        most = max(float((np.linalg.norm(one[0], axis=-1) / allowed).max()) for one in added)
-        unit, fault = self.plan.grid.step * float(allowed[0]), "a client changes more of the sum than is priced"
-        yield self.check("clip on the grid", 1.0, exact(most), fault, unit=unit)
-
-    def server(self) -> Iterator[Check]:
-        parts, algorithm, plan = self.parts, self.algorithm, self.plan
-        group = next(iter(algorithm.groups.values()))
-        members = [k for k, name in enumerate(parts.population.names) if algorithm.groups[name].name == group.name]
-        cohort = members[: plan.noises[int(plan.groups[members[0]])].fewest]
-        slow = isinstance(group.seal, Sealed) and len(cohort) * group.seal.lanes.numbers > MOST_SEALED
-        if isinstance(group.seal, Plain) or slow:
-            return
-        run = secrets.token_hex(RUN_BYTES)  # of one round and run no second sum is opened
-        sums: list[np.ndarray] = []
-        hidden = _with_seals(parts, lambda _, seal: replace(seal, run=run) if isinstance(seal, Sealed) else seal)
-        for ready in (self.readable(parts), hidden):
-            with one_by_one(ready, lambda changed: self.bug(self.probes.silent(changed))) as trainer:
-                messages = replies(trainer, parts, parts.params, cohort=cohort, round=0)
-            collected = cast(Encrypted, ready.algorithm).groups[messages[0].sender].seal.collect(round=0)
-            for message in messages:
-                collected.accept(message)
-            collected.settle()
-            sums.append(np.asarray(collected.open()))
-        off = float(np.abs(sums[0] - sums[1]).max())
-        yield Check(SERVER, "opened sum off by", 0.0, exact(off), "an opened sum is not the sum of the reports")
-
-
-def _with_seals(parts: Parts, seal: Callable[[str, Seal], Seal]) -> Parts:
-    algorithm = cast(Encrypted, parts.algorithm)
-    groups = {name: replace(group, seal=seal(name, group.seal)) for name, group in algorithm.groups.items()}
-    return replace(parts, algorithm=replace(algorithm, groups=groups))
