@@ -19,9 +19,9 @@ from tacit.crypto.keys import generate
 from tacit.crypto.reports import RoundContext, opener_of, parse
 from tacit.deploy.server.client import LocalGrid, client_app
 from tacit.deploy.server.messages import _content, new_nonce, read
-from tacit.deploy.server.server import _terms
 from tacit.deploy.site import agreement
 from tacit.deploy.site import keys as key_files
+from tacit.deploy.site.agreement import terms_of
 from tacit.deploy.site.keys import seals_of
 from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.rows import public_rows, shape
@@ -102,7 +102,11 @@ def told(deployed, change, *, to):
         parts = assemble(deployed.experiment, rows, roster.population(shape(rows)), place="server", seals=seals)
         for name, raw in sites.items():
             (folder / "keys" / name).write_bytes(raw)
-        return head | {"roster": roster.record(), "terms": asdict(_terms(parts)[index])}, body
+        client = parts.population[index]
+        return head | {
+            "roster": roster.record(),
+            "terms": asdict(terms_of(parts, client, epsilon=client.budget.epsilon)),
+        }, body
 
     return ask
 
