@@ -15,10 +15,12 @@ what it answered. Not given: a proof that a report is in range, or an opening wi
 import hashlib
 import hmac
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import combinations, islice
+from itertools import chain, combinations
+from random import SystemRandom
 from typing import Any
 
 import numpy as np
@@ -332,6 +334,7 @@ class Collecting:
     bits: int
     total: np.ndarray | None = field(default=None, repr=False)
     reported: list[str] = field(default_factory=list)
+    true: tuple[str, ...] = ()  # whose shares led to the last seed: they are tried first for the next one
 
     def add(self, name: str, masked: np.ndarray) -> None:
         if name not in self.setups:
@@ -367,12 +370,24 @@ class Collecting:
 
     def _seed(self, name: str, kind: str, answers: Mapping[str, Mapping[str, int]]) -> bytes:
         roster, wanted = self.attempt.roster, self.setups[name].commitments[KINDS.index(kind)]
-        known = [(roster.names.index(giver) + 1, shares[name]) for giver, shares in answers.items() if name in shares]
-        for some in islice(combinations(known, roster.threshold), MOST_TRIED):
-            seed = joined(some)
+        givers = sorted((one for one in answers if name in answers[one]), key=lambda one: one not in self.true)
+        for some in _choices(givers, roster.threshold):
+            seed = joined([(roster.names.index(giver) + 1, answers[giver][name]) for giver in some])
             if seed is not None and hmac.compare_digest(self.attempt.commitment(name, kind, seed), wanted):
+                self.true = some
                 return seed
-        raise BadOpening(f"The shares of {name!r} do not lead to the seed that it committed to: the sum is lost.")
+        raise BadOpening(
+            f"The shares of {name!r} do not lead to the seed that it committed to: it dealt false ones, or too many of"
+            f" {', '.join(sorted(givers))} gave such. The sum is lost."
+        )
+
+
+def _choices(givers: Sequence[str], threshold: int) -> Iterator[tuple[str, ...]]:
+    """Choices of so many givers: all, or the first and then random ones, as in order most of 1,000 would have the first giver."""
+    if math.comb(len(givers), threshold) <= MOST_TRIED:
+        return combinations(givers, threshold)
+    some = (tuple(SystemRandom().sample(givers, threshold)) for _ in range(MOST_TRIED - 1))
+    return chain([tuple(givers[:threshold])], some)
 
 
 def _derived(secret: bytes, *info: str) -> bytes:
