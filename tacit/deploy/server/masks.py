@@ -159,3 +159,7 @@ class Groups(dict[str, Group]):
             _, setups = parted(body, name, group.roster)
             group.setups, group.model = {round: setups}, question_hash(body).hex()
         return {name for group in self.values() for name in group.setups[round]} if self else None
+
+    def hopeless(self, round: int, refused: set[str]) -> bool:
+        """Whether no sum can come of a round's question, as these refuse it for ever: one site's setup can see to that."""
+        return all(len(set(group.setups[round]) - refused) < group.roster.at_least for group in self.values())

@@ -20,7 +20,7 @@ from tacit.deploy.site.requests import Terms
 from tacit.engine.run_files import STATUS
 from tacit.engine.run_folder import Folder
 from tacit.engine.trainers import Reply, Trainer
-from tacit.errors import BadInput, BudgetExhausted, TacitError
+from tacit.errors import BadInput, BudgetExhausted, Refusal, TacitError
 from tacit.types import Message
 from tacit.wire import pack, unpack
 
@@ -91,6 +91,7 @@ class Framing(Protocol):
 
     def question(self, received: bytes, round: int, nodes: Mapping[str, int]) -> bytes: ...
     def begin(self, round: int, body: bytes) -> set[str] | None: ...
+    def hopeless(self, round: int, refused: set[str]) -> bool: ...
 
 
 @dataclass
@@ -153,6 +154,9 @@ class OverGrid(Trainer):
         if len(came) < needed and len(heard.unpaid) == len(missing):
             raise BudgetExhausted(f"Round {round + 1} cannot be paid for: {listed(missing)}")
         if len(came) < needed:
+            never = {self.names[asked[node]] for node, kind in heard.kinds.items() if kind is Refusal.NEVER}
+            if self.framing and self.framing.hopeless(round, never):
+                (self.folder.path / ASKED).unlink()  # after --resume another one is asked
             raise TacitError(
                 f"Round {round + 1} got {len(came)} answers and needs {needed} ({listed(missing)}): bring the sites back, "
                 "then go on with --resume."

@@ -1,0 +1,37 @@
+"""A cheating site whose shares nobody can read, under masks."""
+
+import pytest
+from federation.flower.conftest import Federation, lost
+from federation.flower.test_masked import BASE, charges
+from trained import changed
+
+from tacit.crypto.masks import setup_bytes
+from tacit.errors import TacitError
+
+
+def garbled(ask, node, reply):
+    """The second site gives a setup whose key and commitments are signed, and whose envelopes nobody can open; silent after."""
+    if node == 2 and ask["kind"] == "prepare":
+        record = reply.content["tacit"]
+        record["bytes"] = record["bytes"][: setup_bytes(0)] + bytes(len(record["bytes"]) - setup_bytes(0))
+    return None if node == 2 and ask["kind"] == "train" else reply
+
+
+def silent(ask, node, reply):
+    return None if node == 2 and ask["kind"] in ("prepare", "train") else reply
+
+
+def test_a_site_whose_shares_nobody_can_read_does_not_hold_the_run_up_once_it_is_gone(tmp_path):
+    deployed = Federation(tmp_path, changed(BASE, {"train": {"rounds": 1}}))
+    with pytest.raises(TacitError, match="'client-1' sent cannot be read"):
+        deployed.run(deployed.grid(change=garbled), round_seconds=2)
+    assert [charges(deployed)[k] for k in (0, 2, 3)] == [[], [], []]
+    assert deployed.run(deployed.grid(change=silent), round_seconds=2, resume=True).rounds[0]["opened"] == 1
+
+
+def test_a_question_whose_answers_were_lost_is_asked_again_as_it_was(tmp_path):
+    deployed = Federation(tmp_path, changed(BASE, {"train": {"rounds": 1}}))
+    with pytest.raises(TacitError, match="got 0 answers"):
+        deployed.run(deployed.grid(change=lost(*((node, 0) for node in range(1, 5)))), round_seconds=2)
+    assert deployed.run(resume=True).rounds[0]["opened"] == 1
+    assert charges(deployed) == [[0]] * 4
