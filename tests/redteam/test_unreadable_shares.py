@@ -33,5 +33,6 @@ def test_a_question_whose_answers_were_lost_is_asked_again_as_it_was(tmp_path):
     deployed = Federation(tmp_path, changed(BASE, {"train": {"rounds": 1}}))
     with pytest.raises(TacitError, match="got 0 answers"):
         deployed.run(deployed.grid(change=lost(*((node, 0) for node in range(1, 5)))), round_seconds=2)
-    assert deployed.run(resume=True).rounds[0]["opened"] == 1
+    gone = deployed.grid(change=lost((4, 0), kinds=("prepare", "train", "sign", "unmask")))
+    assert deployed.run(gone, round_seconds=2, resume=True).rounds[0]["opened"] == 1
     assert charges(deployed) == [[0]] * 4
