@@ -13,6 +13,7 @@ from trained import changed
 from tacit.crypto import keys
 from tacit.crypto.keys import new_signer
 from tacit.crypto.masks import Attempt, Joined, Party, Setup
+from tacit.deploy.site import legs
 from tacit.deploy.site.masks import framed, listed, parted, read_list
 from tacit.deploy.site.replies import question_hash
 from tacit.deploy.site.requests import Roster
@@ -356,6 +357,26 @@ def test_a_report_leaves_as_the_very_same_bytes_or_not_at_all_whatever_became_of
     assert liar.charges(0) == charged
     kept = (site / "runs" / liar.run / "round-0000000.answer").exists()
     assert not kept
+
+
+def test_a_report_that_was_kept_before_the_site_was_killed_is_noted_before_it_leaves(next_round, monkeypatch):
+    """Killed between the answer's file and the ledger's note, it is sent after a restart; then somebody deletes the file."""
+    liar = next_round
+    setups, roster = setups_of(liar, 1)
+    body = question(liar, setups, roster)
+
+    def killed(*about):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(legs, "note_report", killed)
+        with pytest.raises(KeyboardInterrupt):
+            liar.ask(0, "train", body, round=1)
+    assert liar.ask(0, "train", body, round=1)
+    for path in (liar.deployed.site(0) / "runs" / liar.run).glob("round-*"):
+        path.unlink()
+    with pytest.raises(Refused, match="a second report would leave under the same masks"):
+        liar.ask(0, "train", body, round=1)
 
 
 def test_no_second_list_is_signed_or_unmasked_whatever_became_of_the_first_ones_files(liar):

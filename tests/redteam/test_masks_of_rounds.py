@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from tacit.crypto.keys import new_signer
-from tacit.crypto.masks import Attempt, Collecting, Party, Roster
+from tacit.crypto.masks import Attempt, Collecting, Party, Roster, expand
 from tacit.crypto.threshold import PRIME
 from tacit.errors import MessageRefused, Refused, TooFewReports
 
@@ -98,3 +99,50 @@ def test_a_client_that_lost_its_seeds_closes_its_new_envelopes_with_other_keys(p
         held.append(b"".join(share.to_bytes(33, "big") for share in shares))
     between = [bytes(a ^ b for a, b in zip(*pair, strict=True)) for pair in (sent, held)]
     assert between[0] != between[1]
+
+
+HELPER, VICTIM, FEWEST = "site-0", "site-5", 4
+
+
+class TwoModels:
+    """Six clients, one of which helps. All but one are told one model, and the last another, with as few others as a sum takes."""
+
+    def __init__(self):
+        self.parties = [Party(new_signer(f"site-{k}"), bytes([k + 1]) * 32) for k in range(6)]
+        members = Roster("run", {one.name: one.signer.public for one in self.parties}, at_least=FEWEST, colluding=1)
+        self.attempt = Attempt(members, 0)
+        self.setups = {one.name: one.setup(self.attempt) for one in self.parties}
+        self.others = {one.name: one.join(self.attempt, self.setups.values(), model="a") for one in self.parties[:5]}
+        told = [self.setups[name] for name in (HELPER, "site-3", "site-4", VICTIM)]
+        self.report = self.parties[5].join(self.attempt, told, model="b").mask(np.arange(SIZE), bits=32)
+
+    def without_masks(self, survivors, signatures):
+        """The report of the other model without all masks that the answers about this list, and the helper, take off it."""
+        answers = {name: self.others[name].unmask(survivors, signatures) for name in survivors if name in self.others}
+        adds = Collecting(self.attempt, "a", self.setups, SIZE, 32)
+        bare = self.report - expand(
+            self.attempt.own_key("b", VICTIM, adds._seed(VICTIM, "own", answers)), SIZE, bits=32
+        )
+        public = X25519PublicKey.from_public_bytes(self.setups[VICTIM].key)
+        known = {name: adds._seed(name, "key", answers) for name in self.setups if name not in survivors}
+        for name, seed in (known | {HELPER: self.parties[0]._seed(self.attempt, "key")}).items():
+            mine = X25519PrivateKey.from_private_bytes(seed)
+            bare += expand(self.attempt.pair_key("b", name, mine, VICTIM, public), SIZE, bits=32)
+        return bare
+
+
+def test_a_list_that_names_a_client_which_was_told_another_model_does_not_bare_its_report():
+    """Its own mask is given with the list's, and the keys of who is not on it. It neither signs nor answers, so t others must."""
+    served = TwoModels()
+    survivors = [name for name in served.setups if name != "site-4"]
+    signed = {name: served.others[name].agree(survivors) for name in survivors if name != VICTIM}
+    assert np.mean(served.without_masks(survivors, signed) == np.arange(SIZE)) < 0.1
+    shorter = [HELPER, "site-1", "site-2", VICTIM]  # everybody that the victim was told of would be known
+    signed = {name: served.others[name].agree(shorter) for name in shorter if name != VICTIM}
+    with pytest.raises(Refused, match="3 survivors signed this list, and 4 must"):
+        served.without_masks(shorter, signed)
+    served.others[VICTIM] = served.parties[5].join(served.attempt, served.setups.values(), model="a")
+    signed[VICTIM] = served.others[VICTIM].agree(
+        shorter
+    )  # a client that joins both is bare: one question binds a site's round
+    assert (served.without_masks(shorter, signed) == np.arange(SIZE)).all()
