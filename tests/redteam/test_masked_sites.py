@@ -15,7 +15,7 @@ from tacit.crypto.keys import new_signer
 from tacit.crypto.masks import Attempt, Joined, Party, Setup
 from tacit.deploy.site import legs
 from tacit.deploy.site.masks import framed, listed, parted, read_list
-from tacit.deploy.site.replies import question_hash
+from tacit.deploy.site.replies import Paid, question_hash
 from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import Refused
@@ -377,6 +377,24 @@ def test_a_report_that_was_kept_before_the_site_was_killed_is_noted_before_it_le
         path.unlink()
     with pytest.raises(Refused, match="a second report would leave under the same masks"):
         liar.ask(0, "train", body, round=1)
+
+
+def test_a_site_that_was_killed_before_its_report_signs_and_unmasks_nothing(next_round, monkeypatch):
+    """It has joined the round, which is on its disk, and nothing that the list could be about has left."""
+    liar = next_round
+    setups, roster = setups_of(liar, 1)
+
+    def killed(*about):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Paid, "train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            liar.ask(0, "train", question(liar, setups, roster), round=1)
+    assert (liar.deployed.site(0) / "runs" / liar.run / "round-0000001.joined").exists()
+    for ask in (lambda: liar.sign(0, EVERYBODY, round=1), lambda: liar.unmask(0, EVERYBODY, {}, round=1)):
+        with pytest.raises(Refused, match="has no report of round 2"):
+            ask()
 
 
 def test_no_second_list_is_signed_or_unmasked_whatever_became_of_the_first_ones_files(liar):

@@ -11,10 +11,12 @@ import tacit
 from tacit.deploy.operate.init import init
 from tacit.deploy.operate.inspect import findings
 from tacit.deploy.operate.processes import free_port
+from tacit.deploy.server import client
 from tacit.deploy.site.limits import read_limits
 from tacit.deploy.site.replies import Paid
 from tacit.errors import BadInput, TacitError
 from tacit.privacy.accounting import price
+from tacit.privacy.distributed.records import RecordShare
 
 EPSILONS = (1.0, 2.0, 4.0, 9.0)
 BASE = {
@@ -83,6 +85,30 @@ def test_a_site_whose_people_lower_its_budget_draws_no_further_batch(federation)
     history = deployed.run(observe=observe)
     assert "asks for epsilon 1; the site allows 0.5" in history.rounds[1]["absent"]["client-0"]
     assert [round for round, _ in charged(deployed, 0)] == [0]
+
+
+def test_a_site_whose_people_raise_its_budget_goes_on_at_the_rate_that_was_agreed(federation, monkeypatch):
+    """Its own file says more than everybody reckoned with: neither its batches nor its price follow it within the run."""
+    masks = {"privacy": {"kind": "distributed", "fewest_reports": 3}, "protect": {"kind": "masks"}}
+    deployed, drawn, sample = federation(**masks), {}, RecordShare.sample
+
+    def watched(self, state, stream, size):
+        drawn.setdefault(self.sampling_rate, []).append(size)
+        return sample(self, state, stream, size)
+
+    def observe(record):
+        if record["round"] == 0:
+            deployed.edit(0, "epsilon = 1.0", "epsilon = 100.0")
+            client._site.cache_clear()
+
+    monkeypatch.setattr(RecordShare, "sample", watched)
+    deployed.run(observe=observe)
+    rates = sorted(drawn)
+    assert len(rates) > 1
+    assert all(len(sizes) % 2 == 0 for sizes in drawn.values())  # as many clients at each rate in either round
+    (_, first), (_, second) = charged(deployed, 0)
+    assert first == second
+    assert json.loads(second)["sampling_rate"] == rates[0]
 
 
 def test_a_server_that_asks_for_another_rate_or_less_noise_than_the_site_computes_gets_no_batch(federation):
