@@ -29,6 +29,7 @@ from tacit.types import Budget, Client, Message, State
 from tacit.wire import digest_of, state_digest
 
 Observer = Callable[[dict[str, Any]], None]
+PUBLISHED = ("digits", "mnist", "fashion-mnist", "cifar10")  # data sets whose rows are the same for everybody
 MARKS = 16  # while a run goes on, epsilon is shown rounded up to the next of so many marks; at the end it is exact
 
 
@@ -148,9 +149,11 @@ def _dispatched(
 ) -> tuple[Message, Pending]:
     message = parts.algorithm.broadcast(state, cohort, round=round)
     if hidden_together and ledger is not None and not parts.is_deployed:
-        # two sums of which clients add the very same noise show what is in one of them alone: other rows, rates or clients
-        attempt = parts.releases.attempt(_begins(parts, state, round))
-        if parts.experiment.privacy.ledger is not None or not ledger.is_first(round, attempt):
+        # two sums of which clients add the very same noise show what is in one of them alone: other rows, rates or clients. Of rows
+        # that anybody may edit between two runs this is so whatever ledger each is paid from.
+        attempt, data = parts.releases.attempt(_begins(parts, state, round)), parts.experiment.data
+        shared = data.name not in PUBLISHED or parts.experiment.privacy.ledger is not None
+        if shared or not ledger.is_first(round, attempt):
             asked = digest_of("asked", attempt, *(client.id for client in cohort))
             message = replace(message, facts=message.facts | {"asked": asked})
     return message, trainer.dispatch(message, round, [client.index for client in cohort])

@@ -62,6 +62,18 @@ def test_rows_that_change_at_one_client_leave_no_share_of_anothers_noise_as_it_w
     assert abs(correlation(*found)) < SHARED
 
 
+@SUMS
+def test_rows_edited_between_two_runs_with_a_ledger_each_leave_no_share_of_anothers_noise_as_it_was(researcher, unit):
+    changes, found = settings(researcher, unit, own=True), []
+    for name in ("one", "two", "three"):
+        researcher.run(name, **changes)
+        found.append(moved(researcher, name, changes))
+        if name == "one":
+            edit(researcher)
+    assert abs(correlation(*found[:2])) < SHARED
+    assert torch.equal(*found[1:])  # of unchanged rows it is the very same release
+
+
 @pytest.mark.parametrize(("unit", "more"), [("client", {}), ("record", {"rate_cap": 100.0})])
 def test_a_client_that_is_out_of_budget_in_the_second_of_two_runs_is_not_their_difference(researcher, unit, more):
     tight = {"epsilon": [1.1, *[9.0] * (CLIENTS - 1)], "delta_share": 0.3, "fewest_reports": CLIENTS // 2}
