@@ -28,7 +28,7 @@ SERVER = {  # bugs that the server has, whoever trains
     "cyclic": AT_SERVER,
     "central-records": ("noise=0.95", "reuse", "layer"),
 }
-UNFIT = {("secret-records", "site")}  # masks are not deployed
+UNFIT = {("secret-records", "site")}  # under masks no site's report can be looked at alone
 ZOO = [
     (kind, trainer, bug)
     for kind, bugs in BUGS.items()

@@ -83,3 +83,13 @@ def test_the_bound_has_room_for_what_rounding_adds_to_a_record_that_lies_between
     moved = rounded(grid, steps * grid.step) - rounded(grid, np.zeros(grid.size))
     square, length = int(moved @ moved), (grid.clip / grid.step) ** 2
     assert length * 1.009 < square <= grid.l2_squared < length * 1.014
+
+
+@pytest.mark.parametrize("size", [1, 650, 10**6])
+def test_the_bound_is_that_of_two_hoeffding_inequalities_which_fail_as_rarely_as_is_said(size):
+    grid = SumGrid(size=size, clip=3.0, batch=10.0)
+    length, log = grid.clip / grid.step, -math.log(grid.failure / 2)
+    crossed, squares = length * math.sqrt(2 * log), math.sqrt(size * log / 2)
+    surely = (length + math.sqrt(size)) ** 2  # whatever the rounding
+    assert grid.failure <= 2 * 2.0**-100
+    assert grid.l2_squared >= min(length**2 + size / 4 + crossed + squares, surely) * (1 - 1e-12)

@@ -12,10 +12,11 @@ import tacit
 from tacit.algorithms.record_sums import RecordSums, SumNoise, longest
 from tacit.engine.assemble import build
 from tacit.engine.trainers import workspace_of
+from tacit.errors import BadInput
 from tacit.privacy.local import SampledGaussian
 from tacit.random import seeded
 from tacit.training.optimizer import CONSTANT, Sgd
-from tacit.types import Message
+from tacit.types import Bounded, Message
 
 SIZE = 500
 
@@ -53,6 +54,13 @@ def test_a_record_that_tips_every_coordinate_over_a_step_is_within_what_is_price
     assert float(record.norm()) <= noise.clip
     assert float(moved.norm()) > 1.05 * (noise.clip + 2.0**-23 * noise.length)
     assert float(moved.norm()) <= noise.sensitivity
+
+
+def test_a_sum_of_another_sensitivity_than_was_priced_gets_no_noise():
+    noise = SumNoise(2.0, clip=0.5, most=2, records=20.0, size=SIZE)
+    for wrong in (noise.clip, 2 * noise.sensitivity):
+        with pytest.raises(BadInput, match="made for sensitivity"):
+            noise.noise(noise.init(), seeded(0)("noise"), Bounded(torch.zeros(SIZE), wrong))
 
 
 @pytest.mark.parametrize("size", [100, 1 << 15])
@@ -96,6 +104,14 @@ def planned(kind, **privacy):
     said = {"kind": kind, "unit": "record", "epsilon": (0.5, 4.0, 4.0), "noise_multiplier": 6.0, "rate_cap": 9.0}
     values = {"data": {"clients": 3, "examples_per_client": 40}, "train": {"rounds": 60, "local_steps": 1}}
     return build(tacit.Experiment(**values, privacy=said | privacy))
+
+
+def test_the_price_of_a_secret_sum_holds_that_its_rounding_fails_and_that_a_share_is_cut():
+    parts = planned("distributed")
+    share = parts.plan.mechanism(parts.population[0])
+    assert share.failure == parts.plan.grid.failure > 0
+    assert share.event().slack >= 2.0**-80 + share.failure
+    assert replace(share, failure=1e-3).event().slack >= 1e-3
 
 
 @pytest.mark.parametrize("kind", ["central", "distributed"])

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from tacit.errors import BadInput
 from tacit.privacy.accounting import pld, price, rdp
-from tacit.privacy.accounting.events import SUMS, SampledGaussianSumDpEvent, SampledSumDpEvent, W, skellam_curve, tau
+from tacit.privacy.accounting.events import (
+    NARROWEST_SAMPLED,
+    SUMS,
+    SampledGaussianSumDpEvent,
+    SampledSumDpEvent,
+    W,
+    kind_of,
+    skellam_curve,
+    tau,
+)
 from tacit.privacy.accounting.rdp import shares_apart
 
 DELTA = 1e-5
@@ -168,6 +177,18 @@ def test_what_a_sum_of_shares_misses_of_one_draw_is_within_theorem_1():
     law = np.exp(masses(shares * variance, law="discrete-gaussian", reach=40 * shares))
     middle = slice(40 * shares - 12, 40 * shares + 13)
     assert np.abs(np.log(total[middle] / law[middle])).max() <= shares_apart(variance, shares)
+
+
+def test_the_slack_that_is_paid_holds_what_every_coordinate_and_every_share_misses():
+    """At the narrowest share: 4 exp(-2 pi^2 w) from continuous to discrete, and Theorem 1's first term, 10 exp(-pi^2 v)."""
+    dimension, variance = 10**7, NARROWEST_SAMPLED
+    one, two = (SUMS["discrete-gaussian"](variance, shares, 900, dimension, 0.2, 0.0) for shares in (1, 2))
+    slack = kind_of(one).slack
+    step, missed = 4 * math.exp(-2 * math.pi**2 * W), 10 * math.exp(-(math.pi**2) * variance)
+    assert slack(one) >= dimension * step
+    assert slack(two) >= dimension * (step + missed)
+    both = SUMS["discrete-gaussian"](variance, 2, 900, dimension, 0.2, 1e-20)
+    assert slack(both) >= 1e-20 + slack(two)
 
 
 @pytest.mark.parametrize("law", sorted(SUMS))
