@@ -258,6 +258,7 @@ def _client(folder: Path, name: str, *, force: bool) -> dict[str, Any]:
 
 def _split(file: Path, shares: str, out: Path | None, *, force: bool) -> dict[str, Any]:
     from tacit.crypto import keys
+    from tacit.crypto.paillier import SecretKey
     from tacit.crypto.threshold import deal
 
     threshold, _, of = shares.partition("/")
@@ -265,7 +266,7 @@ def _split(file: Path, shares: str, out: Path | None, *, force: bool) -> dict[st
         raise BadInput(f"Expected --split T/N, such as 2/3, got {shares!r}.")
     if out is None:
         raise BadInput("--split needs --out DIR, where the shares go.")
-    made = deal(keys.load_as(keys.SecretKey, file), threshold=int(threshold), of=int(of))
+    made = deal(keys.load_as(SecretKey, file), threshold=int(threshold), of=int(of))
     facts = _of(made[0].verification.public, "shares") | {"opened by": f"{threshold} of {of}"}
     return facts | _files(keys.save_shares(out, made, force=force))
 

@@ -19,16 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from gmpy2 import mpz
 
 from tacit import check, store
-from tacit.crypto.paillier import (
-    CLOSENESS_BITS,
-    LEAST_BITS,
-    SHAPES,
-    SIZES,
-    PublicKey,
-    SecretKey,
-    Shape,
-    short_bits,
-)
+from tacit.crypto import paillier
 from tacit.crypto.reports import Signer
 from tacit.crypto.threshold import Share, Verification
 from tacit.errors import BadInput, KeyRefused
@@ -103,23 +94,25 @@ def _small_primes() -> list[int]:
     return [int(prime) for prime in np.flatnonzero(sieve) if prime > 2 and prime % 2]
 
 
-def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = LEAST_BITS) -> SecretKey:
+def generate(
+    *, bits: int = 3072, shape: paillier.Shape = "ordinary", least_bits: int = paillier.LEAST_BITS
+) -> paillier.SecretKey:
     """A new key from the operating system's entropy. Guarantee: n has exactly `bits` bits; p and q are random primes of half
     of them, both 3 modulo 4, at least 2^(bits/2 - 100) apart (FIPS 186-5, A.1.1), with gcd(p - 1, q - 1) = 2 and n prime to
     (p - 1)(q - 1). Raises: BadInput for a size that is not one of SIZES (`least_bits` is for tests), or an unknown shape."""
 
     def new_prime() -> tuple[mpz, mpz | None]:
         if shape == "short-exponent":
-            return structured_prime(bits // 2, short_bits(bits) // 2)
+            return structured_prime(bits // 2, paillier.short_bits(bits) // 2)
         return (safe_prime if shape == "safe-prime" else random_prime)(bits // 2), None
 
-    check.one_of(SHAPES, shape=shape)
-    if bits % 2 or bits < least_bits or (least_bits == LEAST_BITS and bits not in SIZES):
-        raise BadInput(f"Expected bits to be one of {', '.join(map(str, SIZES))}; got {bits!r}.")
+    check.one_of(paillier.SHAPES, shape=shape)
+    if bits % 2 or bits < least_bits or (least_bits == paillier.LEAST_BITS and bits not in paillier.SIZES):
+        raise BadInput(f"Expected bits to be one of {', '.join(map(str, paillier.SIZES))}; got {bits!r}.")
     while True:
         (p, short_p), (q, short_q) = new_prime(), new_prime()
         n = p * q
-        apart = abs(p - q).bit_length() > bits // 2 - CLOSENESS_BITS
+        apart = abs(p - q).bit_length() > bits // 2 - paillier.CLOSENESS_BITS
         if apart and gcd(p - 1, q - 1) == 2 and gcd(n, (p - 1) * (q - 1)) == 1:
             break
     while gcd(x := mpz(secrets.randbelow(int(n))), n) != 1:
@@ -127,7 +120,7 @@ def generate(*, bits: int = 3072, shape: Shape = "ordinary", least_bits: int = L
     short = (short_p, short_q) if short_p and short_q else None
     cofactor = (p - 1) // (2 * short_p) * ((q - 1) // (2 * short_q)) if short_p and short_q else 1  # p'q'
     h = -gmpy2.powmod(x, 2 * cofactor, n) % n  # -x^2, or -y^(2p'q') in the secret subgroup
-    return SecretKey(PublicKey(n, shape, gmpy2.powmod(h, n, n * n), least_bits), p, q, short)
+    return paillier.SecretKey(paillier.PublicKey(n, shape, gmpy2.powmod(h, n, n * n), least_bits), p, q, short)
 
 
 # Files.
@@ -191,17 +184,17 @@ def read(path: Path, *, secret: bool) -> dict[str, Any]:
         raise KeyRefused(f"{path} is not a key file: it is not a JSON object such as Tacit writes.") from error
 
 
-Key = PublicKey | SecretKey | Share | Verification
-T = TypeVar("T", PublicKey, SecretKey, Share, Verification)
+Key = paillier.PublicKey | paillier.SecretKey | Share | Verification
+T = TypeVar("T", paillier.PublicKey, paillier.SecretKey, Share, Verification)
 WORDS = {
-    PublicKey: "a public key",
-    SecretKey: "a secret key",
+    paillier.PublicKey: "a public key",
+    paillier.SecretKey: "a secret key",
     Share: "a share of a key",
     Verification: "a verification key",
 }
 
 
-def save(folder: Path, key: SecretKey, *, force: bool = False) -> tuple[Path, Path]:
+def save(folder: Path, key: paillier.SecretKey, *, force: bool = False) -> tuple[Path, Path]:
     """Writes `secret.json` (its owner's alone), then `public.json` (everybody's), and returns where they are. Raises: BadInput."""
     secret, public = folder / SECRET_FILE, folder / PUBLIC_FILE
     write(secret, secret_record(key), mode=SECRET, force=force)
@@ -247,13 +240,13 @@ def load_as(kind: type[T], path: Path) -> T:
     return key
 
 
-def public_record(key: PublicKey) -> dict[str, Any]:
+def public_record(key: paillier.PublicKey) -> dict[str, Any]:
     """A public key as pheutil writes it, with shape and h_s under "tacit". `kid` is the key's id; a reader computes it anew."""
     own = {"shape": key.shape} | ({"h_s": to_text(key.h_s)} if key.h_s is not None else {})
     return {"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["encrypt"], "n": to_text(key.n), "kid": key.id, "tacit": own}
 
 
-def secret_record(key: SecretKey) -> dict[str, Any]:
+def secret_record(key: paillier.SecretKey) -> dict[str, Any]:
     """A secret key as pheutil writes it. It holds p and q: write it by `save` only."""
     record = {"kty": "DAJ", "key_ops": ["decrypt"], "p": to_text(key.p), "q": to_text(key.q), "kid": key.public.id}
     short = {"tacit": {"short": [to_text(prime) for prime in key.short]}} if key.short else {}
@@ -275,7 +268,7 @@ def _parse(record: dict[str, Any]) -> Key:
     if "p" in record:
         short = record.get("tacit", {}).get("short")
         pair = (from_text(short[0]), from_text(short[1])) if short else None
-        return SecretKey(public, from_text(record["p"]), from_text(record["q"]), pair)
+        return paillier.SecretKey(public, from_text(record["p"]), from_text(record["q"]), pair)
     for name in ("threshold", "index"):
         if type(number := record.get(name, 0)) is not int:
             raise TypeError(f"{number!r:.40} in the place of a whole number")
@@ -286,12 +279,12 @@ def _parse(record: dict[str, Any]) -> Key:
     return Share(verification, record["index"], from_text(record["share"]))
 
 
-def _public(record: dict[str, Any]) -> PublicKey:
+def _public(record: dict[str, Any]) -> paillier.PublicKey:
     if record["alg"] != "PAI-GN1":
         raise ValueError("alg")
     own = record.get("tacit", {})
     h_s = from_text(own["h_s"]) if "h_s" in own else None
-    return PublicKey(from_text(record["n"]), own.get("shape", "ordinary"), h_s)
+    return paillier.PublicKey(from_text(record["n"]), own.get("shape", "ordinary"), h_s)
 
 
 def new_signer(client: str) -> Signer:

@@ -12,23 +12,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from tacit.crypto import reports
 from tacit.crypto.grid import Lanes
 from tacit.crypto.paillier import PublicKey, Randomisers
 from tacit.crypto.proofs import prove
-from tacit.crypto.reports import (
-    LENGTH_BYTES,
-    MOST_HEADER,
-    SIGNATURE_BYTES,
-    Inbox,
-    Members,
-    Opened,
-    Opener,
-    Opens,
-    RoundContext,
-    Signer,
-    chunk_sizes,
-    write,
-)
 from tacit.crypto.threshold import Verification
 from tacit.errors import BadInput, Duplicate, MessageRefused, OpeningRefused, TacitError, TooFewReports, Truncated
 from tacit.types import Message, Shared
@@ -98,21 +85,26 @@ class Sealed:
     public: PublicKey
     run: str
     roster: str  # `common_hash` of what all sites were told
-    members: Members = field(repr=False)
-    signers: Mapping[str, Signer] = field(repr=False)
+    members: reports.Members = field(repr=False)
+    signers: Mapping[str, reports.Signer] = field(repr=False)
     randomisers: Randomisers = field(repr=False)
     verification: Verification | None = field(default=None, repr=False)  # of a split key
-    opener: Opens | None = field(default=None, repr=False)
-    holder: Opener[bytes] | None = field(default=None, repr=False)
+    opener: reports.Opens | None = field(default=None, repr=False)
+    holder: reports.Opener[bytes] | None = field(default=None, repr=False)
 
-    def context(self, round: int) -> RoundContext:
-        return RoundContext(self.run, round, self.public, self.roster, chunk_sizes(self.lanes.numbers), self.members)
+    def context(self, round: int) -> reports.RoundContext:
+        return reports.RoundContext(
+            self.run, round, self.public, self.roster, reports.chunk_sizes(self.lanes.numbers), self.members
+        )
 
     @property
     def report_bytes(self) -> int:
         context = self.context(0)
         chunks = range(len(context.chunk_sizes))
-        return sum(context.body_bytes(chunk) + LENGTH_BYTES + MOST_HEADER + SIGNATURE_BYTES for chunk in chunks)
+        return sum(
+            context.body_bytes(chunk) + reports.LENGTH_BYTES + reports.MOST_HEADER + reports.SIGNATURE_BYTES
+            for chunk in chunks
+        )
 
     def report(self, shared: Shared, *, client: str, round: int) -> dict[str, torch.Tensor]:
         """Packs, seals, proves and signs: one tensor of bytes a chunk, whose length depends on lanes and key alone. Raises:
@@ -121,19 +113,21 @@ class Sealed:
         numbers, context = self.lanes.pack(shared.vector.numpy()), self.context(round)
         values, exponents = zip(*self.randomisers.take_known(len(numbers)), strict=True)
         sealed = self.public.seal_with(numbers, values)
-        parts = write(context, self.signers[client], sealed, prove(context.claim(client, sealed), numbers, exponents))
+        parts = reports.write(
+            context, self.signers[client], sealed, prove(context.claim(client, sealed), numbers, exponents)
+        )
         return {_name(i): torch.frombuffer(bytearray(raw), dtype=torch.uint8) for i, raw in enumerate(parts)}
 
     def collect(self, *, round: int) -> "SealedSum":
-        return SealedSum(self, Inbox(self.context(round)))
+        return SealedSum(self, reports.Inbox(self.context(round)))
 
 
 @dataclass
 class SealedSum:
     seal: Sealed
-    inbox: Inbox
+    inbox: reports.Inbox
     messages: dict[str, list[bytes]] = field(default_factory=dict)
-    opened: Opened | None = None
+    opened: reports.Opened | None = None
 
     @property
     def clients(self) -> list[str]:
@@ -165,7 +159,7 @@ class Collected(Protocol):
     @property
     def clients(self) -> list[str]: ...
     @property
-    def opened(self) -> Opened | None: ...  # what was asked of others, where others opened it
+    def opened(self) -> reports.Opened | None: ...  # what was asked of others, where others opened it
 
     def accept(self, message: Message) -> None: ...
     def settle(self) -> Mapping[str, TacitError]: ...

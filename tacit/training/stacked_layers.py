@@ -12,20 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tacit.training import layers
 from tacit.training.fused import add_bias_, kernels, pool, pools_overlapping, sum_bias, unpool
-from tacit.training.layers import (
-    CONVS,
-    NORMS,
-    Conv,
-    Form,
-    Rule,
-    Uses,
-    by_example,
-    joined,
-    normalised,
-    of_windows,
-    padded,
-)
 from tacit.training.layers import RULES as ALONE
 
 Own = Mapping[str, torch.Tensor]  # (client, *shape of the parameter)
@@ -60,10 +48,10 @@ class Multiplied(torch.autograd.Function):
         return before, own
 
 
-def conv(layer: Conv, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
+def conv(layer: layers.Conv, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
     """A product of each client's kernel with the windows of its rows; what the rule reads are the windows."""
     weight, bias, margin = _of(layer, "weight", own), _of(layer, "bias", own), _margin(layer)
-    x = padded(layer, a) if margin is None else a  # zeros are put around rows on the way, anything else before
+    x = layers.padded(layer, a) if margin is None else a  # zeros are put around rows on the way, anything else before
     x, margin = _rounded(x), margin or tuple(0 for _ in layer.kernel_size)
     columns = windows(layer, x.detach(), margin)
     return columns, Convolved.apply(x, weight, bias, columns, layer, margin)
@@ -74,7 +62,7 @@ def _rounded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.get_autocast_dtype("cuda")) if asked else tensor
 
 
-def _margin(layer: Conv) -> tuple[int, ...] | None:
+def _margin(layer: layers.Conv) -> tuple[int, ...] | None:
     # zeros before and behind rows, in every direction; None where they are no zeros, or not as many
     if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
         return None if layer.padding != "valid" else tuple(0 for _ in layer.kernel_size)
@@ -90,7 +78,7 @@ class Convolved(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         columns: torch.Tensor,
-        layer: Conv,
+        layer: layers.Conv,
         margin: tuple[int, ...],
     ) -> torch.Tensor:
         kernels = weight.reshape(len(weight), 1, layer.groups, -1, columns.shape[2])
@@ -115,7 +103,7 @@ class Convolved(torch.autograd.Function):
         return rows, weight, bias, None, None, None
 
 
-def places(layer: Conv, shape: torch.Size, margin: tuple[int, ...]) -> list[int]:
+def places(layer: layers.Conv, shape: torch.Size, margin: tuple[int, ...]) -> list[int]:
     settings = zip(shape[2:], margin, layer.kernel_size, layer.stride, layer.dilation, strict=True)
     return [(size + 2 * zeros - r * (k - 1) - 1) // s + 1 for size, zeros, k, s, r in settings]
 
@@ -130,7 +118,7 @@ def _times(kernels: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     return torch.matmul(kernels, columns.unflatten(0, (clients, rows // clients))).flatten(0, 1)
 
 
-def windows(layer: Conv, x: torch.Tensor, margin: tuple[int, ...]) -> torch.Tensor:
+def windows(layer: layers.Conv, x: torch.Tensor, margin: tuple[int, ...]) -> torch.Tensor:
     """The windows (row, group, channel and kernel, place) that a convolution reads of rows with zeros around them, as copies."""
     if (fused := _kernels(layer, x)) is not None:
         return fused.windows(layer, x, margin)
@@ -142,7 +130,7 @@ def windows(layer: Conv, x: torch.Tensor, margin: tuple[int, ...]) -> torch.Tens
     return x.permute(kernel_first).reshape(len(x), layer.groups, -1, prod(x.shape[2 : 2 + dims]))
 
 
-def unwindowed(layer: Conv, found: torch.Tensor, shape: torch.Size, margin: tuple[int, ...]) -> torch.Tensor:
+def unwindowed(layer: layers.Conv, found: torch.Tensor, shape: torch.Size, margin: tuple[int, ...]) -> torch.Tensor:
     """Adds windows up where they came from: the way back from `windows`, one shift of the kernel at a time."""
     if (fused := _kernels(layer, found)) is not None:
         return fused.unwindowed(layer, found, shape, margin)
@@ -156,7 +144,7 @@ def unwindowed(layer: Conv, found: torch.Tensor, shape: torch.Size, margin: tupl
     return out[(slice(None), slice(None), *inner)]
 
 
-def _kernels(layer: Conv, rows: torch.Tensor) -> Any:
+def _kernels(layer: layers.Conv, rows: torch.Tensor) -> Any:
     return kernels() if rows.is_cuda and isinstance(layer, nn.Conv2d) else None
 
 
@@ -181,7 +169,7 @@ def beginning(out: torch.Tensor) -> torch.Tensor:
 
 def norm(layer: Any, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Tensor]:
     """Normalises every row, then scales and shifts it, or each of its channels, by the client's own."""
-    last, out = isinstance(layer, nn.LayerNorm | nn.RMSNorm), normalised(layer, a)
+    last, out = isinstance(layer, nn.LayerNorm | nn.RMSNorm), layers.normalised(layer, a)
     shape = (-1, *layer.normalized_shape) if last else (-1, a.shape[1], prod(a.shape[2:]))
     for name, combine in (("weight", torch.mul), ("bias", torch.add)):
         value = _of(layer, name, own)
@@ -191,18 +179,18 @@ def norm(layer: Any, a: torch.Tensor, own: Own) -> tuple[torch.Tensor, torch.Ten
     return a, out.reshape(a.shape)
 
 
-def conv_forms(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
+def conv_forms(layer: layers.Conv, uses: layers.Uses, batch: int) -> dict[str, layers.Form]:
     """As the rule of one client, from windows (row, group, p, place) that are there already."""
-    pairs, groups = by_example(uses, batch), layer.groups
+    pairs, groups = layers.by_example(uses, batch), layer.groups
 
     def gradients() -> torch.Tensor:
         """Products of windows as they lie: put in rows they would be copied, where an example has several views."""
         each = [torch.matmul(d.unflatten(2, (groups, -1)), a.mT) for a, d in pairs]
-        views = joined([one.flatten(2) for one in each])
+        views = layers.joined([one.flatten(2) for one in each])
         return views[:, 0] if views.shape[1] == 1 else views.sum(1)
 
     there = pairs[0][0].is_cuda  # where memory is wide enough for the products of every view
-    return of_windows(
+    return layers.of_windows(
         layer,
         pairs,
         lambda a: a.permute(0, 1, 4, 2, 3).flatten(1, 2),
@@ -214,10 +202,10 @@ def conv_forms(layer: Conv, uses: Uses, batch: int) -> dict[str, Form]:
 STACKED: dict[type[nn.Module], Stacked] = {
     nn.Linear: linear,
     nn.Embedding: embedding,
-    **dict.fromkeys(CONVS, conv),
-    **dict.fromkeys(NORMS, norm),
+    **dict.fromkeys(layers.CONVS, conv),
+    **dict.fromkeys(layers.NORMS, norm),
 }
-RULES: dict[type[nn.Module], Rule] = ALONE | dict.fromkeys(CONVS, conv_forms)
+RULES: dict[type[nn.Module], layers.Rule] = ALONE | dict.fromkeys(layers.CONVS, conv_forms)
 
 
 # Max-pooling of stacked clients: its way back looks up for every pixel of which windows it was the largest.

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from gmpy2 import mpz
 from phe.util import base64_to_int, int_to_base64
 
-from tacit.crypto import keys
+from tacit.crypto import keys, paillier
 from tacit.crypto.keys import generate
 from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.reports import verified
@@ -38,16 +38,16 @@ def test_a_key_comes_back_from_its_files_which_are_their_owners_alone_whatever_t
     finally:
         os.umask(before)
     for key, secret, public in places:
-        assert keys.load_as(keys.SecretKey, secret) == key
-        assert keys.load_as(keys.PublicKey, public) == key.public
-        assert keys.load_as(keys.PublicKey, public).id == key.public.id
+        assert keys.load_as(paillier.SecretKey, secret) == key
+        assert keys.load_as(paillier.PublicKey, public) == key.public
+        assert keys.load_as(paillier.PublicKey, public).id == key.public.id
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         assert stat.S_IMODE(public.stat().st_mode) == 0o644
         assert sorted(path.name for path in secret.parent.iterdir()) == ["public.json", "secret.json"]
         assert str(key.p) not in public.read_text()
         assert int_to_base64(int(key.p)) not in public.read_text()
         with pytest.raises(KeyRefused, match="does not hold a secret key"):
-            keys.load_as(keys.SecretKey, public)
+            keys.load_as(paillier.SecretKey, public)
 
 
 def test_a_secret_file_never_exists_with_wider_permissions(tmp_path, legal, monkeypatch):
@@ -86,9 +86,9 @@ def test_nothing_is_overwritten_unless_told(tmp_path, legal, legal_short):
     secret, _ = keys.save(tmp_path, legal)
     with pytest.raises(BadInput, match="exists"):
         keys.save(tmp_path, legal_short)
-    assert keys.load_as(keys.SecretKey, secret) == legal
+    assert keys.load_as(paillier.SecretKey, secret) == legal
     keys.save(tmp_path, legal_short, force=True)
-    assert keys.load_as(keys.SecretKey, secret) == legal_short
+    assert keys.load_as(paillier.SecretKey, secret) == legal_short
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
@@ -119,7 +119,7 @@ def test_files_that_hold_no_key_are_refused(tmp_path, legal, ordinary):
 def test_a_server_cannot_be_given_a_secret_key_by_mistake(tmp_path, legal):
     secret, _ = keys.save(tmp_path, legal)
     with pytest.raises(KeyRefused, match="does not hold a public key"):
-        keys.load_as(keys.PublicKey, secret)
+        keys.load_as(paillier.PublicKey, secret)
 
 
 def test_shares_come_back_from_their_files(tmp_path, safe, monkeypatch):
@@ -159,7 +159,7 @@ def test_we_open_what_python_paillier_seals_with_its_own_key(tmp_path):
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps(own | {"pub": record}))
     path.chmod(0o600)
-    key = keys.load_as(keys.SecretKey, path)
+    key = keys.load_as(paillier.SecretKey, path)
     assert isinstance(key, SecretKey)
     assert key.public.h_s is None
     messages = [0, 7, 2**2000]

@@ -14,7 +14,7 @@ from redteam.cheating_site import CheatingSite, ciphertexts_of, message
 from trained import same_model
 
 import tacit
-from tacit.crypto import keys
+from tacit.crypto import keys, paillier
 from tacit.crypto.keys import generate
 from tacit.crypto.reports import RoundContext, opener_of, parse
 from tacit.deploy.server.client import LocalGrid, client_app
@@ -237,7 +237,7 @@ def cheating(deployed, answer, name="client-0"):
     """The cheating site behind an answer: it has its own folder, and knows the place from its honest report."""
     head = parse(unpack(answer).tensors["report"].numpy().tobytes())[0]
     folder = deployed.folder / "sites" / name / "keys"
-    public, members = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE), keys.load_members(folder)
+    public, members = keys.load_as(paillier.PublicKey, folder / keys.PUBLIC_FILE), keys.load_members(folder)
     size = sum(tensor.numel() for tensor in unpack(answer).tensors.values()) // public.ciphertext_bytes
     context = RoundContext(head.run, head.round, public, head.roster, (size,), members)
     count = next(n for n in range(size, 0, -1) if replace(context, chunk_sizes=(n,)).body_bytes(0) == head.size)

@@ -11,7 +11,7 @@ from federation.flower.conftest import THREE, Federation
 from gmpy2 import mpz
 
 import tacit
-from tacit.crypto import keys
+from tacit.crypto import keys, paillier
 from tacit.crypto import keys as files
 from tacit.crypto.keys import generate
 from tacit.crypto.paillier import PublicKey, SecretKey
@@ -196,7 +196,7 @@ def test_shares_and_short_primes_of_any_size_or_kind_are_refused_without_being_t
     for pair_ in ([huge, huge], ["", ""], [1, 2], {"0": 1}, "xy", ["AQAB"]):
         files.write(tmp_path / "s.json", record | {"tacit": {"short": pair_}}, mode=files.SECRET, force=True)
         with pytest.raises(KeyRefused):
-            keys.load_as(keys.SecretKey, tmp_path / "s.json")
+            keys.load_as(paillier.SecretKey, tmp_path / "s.json")
 
 
 @pytest.fixture(scope="module")

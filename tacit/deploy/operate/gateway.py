@@ -20,23 +20,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
-from tacit.deploy.operate.connections import (
-    END,
-    HEAD_BYTES,
-    TLS_SECONDS,
-    Account,
-    BadHead,
-    Connections,
-    Head,
-    Keys,
-    Task,
-    body_length,
-    dumps,
-    load_keys,
-    parse,
-    secure,
-    signer,
-)
+from tacit.deploy.operate import connections
 
 # The gateway's connections to the SuperLink on loopback, and what comes back on them.
 
@@ -78,17 +62,17 @@ class Line:
         """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                head = parse(await self.reader.readuntil(END))
-        except (BadHead, EOFError, asyncio.LimitOverrunError, TimeoutError, OSError):
+                head = connections.parse(await self.reader.readuntil(connections.END))
+        except (connections.BadHead, EOFError, asyncio.LimitOverrunError, TimeoutError, OSError):
             self.at_work = False
-            raise BadHead(502, "the SuperLink did not answer") from None
+            raise connections.BadHead(502, "the SuperLink did not answer") from None
         self.at_work = False
         lengths = head.all(b"content-length")
         if head.all(b"transfer-encoding") or len(lengths) != 1 or not lengths[0].isdigit():
-            raise BadHead(502, "the SuperLink's answer has no length")
+            raise connections.BadHead(502, "the SuperLink's answer has no length")
         version, status, words = head.first
         first = (version, b"503", b"Service Unavailable") if status == b"500" else (version, status, words)
-        to.write(dumps(b" ".join(first), [each for each in head.headers if each[0] not in KEPT_BACK]))
+        to.write(connections.dumps(b" ".join(first), [each for each in head.headers if each[0] not in KEPT_BACK]))
         await copy(self.reader, to, int(lengths[0]), seconds=ANSWER_SECONDS)
         ends = any(value.lower() == b"close" for value in head.all(b"connection")) or version != b"HTTP/1.1"
         return int(lengths[0]) if status == b"200" else 0, not ends
@@ -97,7 +81,7 @@ class Line:
         """Waits for the answer that nobody hears any more, and gives the turn back."""
         with contextlib.suppress(EOFError, asyncio.LimitOverrunError, TimeoutError, OSError):
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self.reader.readuntil(END)
+                await self.reader.readuntil(connections.END)
         self.close()
         turn.release()
 
@@ -125,7 +109,7 @@ class Upstream:
                 return line
             line.close()
         try:
-            return Line(*await asyncio.open_connection(*self._address, ssl=self._context, limit=HEAD_BYTES))
+            return Line(*await asyncio.open_connection(*self._address, ssl=self._context, limit=connections.HEAD_BYTES))
         except (OSError, ssl.SSLError):
             return None
 
@@ -177,9 +161,11 @@ class Gateway:
     known length up to the path's own limit, written anew with the headers of `PASSED` only, in time and piece by piece.
     """
 
-    def __init__(self, upstream: Upstream, keys: Keys, context: ssl.SSLContext, account: Account):
+    def __init__(
+        self, upstream: Upstream, keys: connections.Keys, context: ssl.SSLContext, account: connections.Account
+    ):
         self.upstream, self._keys, self._context, self._account = upstream, keys, context, account
-        self._connections = Connections()
+        self._connections = connections.Connections()
         self._turns: dict[tuple[str, bytes], asyncio.Semaphore] = {}  # by site and path, of which there are few
         self._endings: set[asyncio.Task[None]] = set()
         self._logged, self._minute = Counter[bool](), 0
@@ -203,13 +189,13 @@ class Gateway:
     async def _serve(self, sock: socket.socket, peer: str) -> None:
         task: Any = asyncio.current_task()
         try:
-            reader, writer = await secure(sock, self._context)
+            reader, writer = await connections.secure(sock, self._context)
             try:
                 seconds = FIRST_SECONDS
                 try:
                     while await self._request(reader, writer, task, seconds):
                         seconds = IDLE_SECONDS
-                except BadHead as error:
+                except connections.BadHead as error:
                     self.log(peer, f"refused ({error.status}): {error}")
                     await _refuse(reader, writer, error.status)
                 writer.close()
@@ -223,17 +209,17 @@ class Gateway:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    async def _request(self, reader: Read, writer: Write, task: Task, seconds: float) -> bool:
+    async def _request(self, reader: Read, writer: Write, task: connections.Task, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                head = parse(await reader.readuntil(END))
+                head = connections.parse(await reader.readuntil(connections.END))
         except asyncio.LimitOverrunError:
-            raise BadHead(431, f"its head is longer than {HEAD_BYTES} bytes") from None
+            raise connections.BadHead(431, f"its head is longer than {connections.HEAD_BYTES} bytes") from None
         if head.first == HEALTH and not head.all(b"content-length") and not head.all(b"transfer-encoding"):
             writer.write(_answer(200, b"ok\n"))
             await writer.drain()
             return False
-        length, name = _allowed(head), signer(head, self._keys)
+        length, name = _allowed(head), connections.signer(head, self._keys)
         self._connections.prove(task, name)
         self._account.store(name, head.first[1], length)
         headers = [(header, value) for header, value in head.headers if header in PASSED]
@@ -245,8 +231,8 @@ class Gateway:
         try:
             line = await self.upstream.take()
             if line is None:
-                raise BadHead(502, "the SuperLink cannot be reached")
-            line.writer.write(dumps(b"POST " + target + b" HTTP/1.1", headers))
+                raise connections.BadHead(502, "the SuperLink cannot be reached")
+            line.writer.write(connections.dumps(b"POST " + target + b" HTTP/1.1", headers))
             await copy(reader, line.writer, length, seconds=BODY_SECONDS)
             line.at_work = True
             answered, keep = await line.answer(writer)
@@ -276,38 +262,38 @@ class Gateway:
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {who}  {text}", flush=True)
 
 
-def _allowed(head: Head) -> int:
+def _allowed(head: connections.Head) -> int:
     method, target, version = head.first
     if method != b"POST" or target not in PATHS or version != b"HTTP/1.1":
-        raise BadHead(403, f"{b' '.join(head.first)[:120]!r} is nothing that sites ask")
+        raise connections.BadHead(403, f"{b' '.join(head.first)[:120]!r} is nothing that sites ask")
     if any(head.all(name) for name in (b"upgrade", b"expect", b"te", b"trailer")):
-        raise BadHead(403, "it asks for another protocol")
-    return body_length(head, most=PATHS[target])
+        raise connections.BadHead(403, "it asks for another protocol")
+    return connections.body_length(head, most=PATHS[target])
 
 
 def _answer(status: int, text: bytes) -> bytes:
     headers = [(b"date", formatdate(usegmt=True).encode()), (b"content-type", b"text/plain")]
     headers += [(b"content-length", b"%d" % len(text)), (b"connection", b"close")]
-    return dumps(b"HTTP/1.1 %d %s" % (status, WORDS.get(status, "OK").encode()), headers) + text
+    return connections.dumps(b"HTTP/1.1 %d %s" % (status, WORDS.get(status, "OK").encode()), headers) + text
 
 
 async def _refuse(reader: Read, writer: Write, status: int) -> None:
     writer.write(_answer(status, TEXTS.get(status, REFUSAL).encode()))
-    async with asyncio.timeout(TLS_SECONDS):
+    async with asyncio.timeout(connections.TLS_SECONDS):
         await writer.drain()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LINGER_SECONDS):  # an unread body would cut the answer off
-            await reader.read(HEAD_BYTES)
+            await reader.read(connections.HEAD_BYTES)
 
 
-async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path, keys: Keys) -> None:
+async def run(listen: tuple[str, int], upstream: Upstream, certificates: Path, keys: connections.Keys) -> None:
     """Listens, over TLS 1.2 or newer with the certificate of the folder, until SIGTERM or SIGINT."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    gateway = Gateway(upstream, keys, context, Account(certificates))
+    gateway = Gateway(upstream, keys, context, connections.Account(certificates))
     loop.set_exception_handler(lambda _, what: gateway.log(SELF, str(what.get("exception") or what["message"])))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -330,5 +316,5 @@ def endpoint(text: str) -> tuple[str, int]:
 if __name__ == "__main__":
     os.umask(0o077)
     own = Path(sys.argv[3])
-    known = load_keys({name: Path(key) for name, _, key in (word.partition("=") for word in sys.argv[4:])})
+    known = connections.load_keys({name: Path(key) for name, _, key in (word.partition("=") for word in sys.argv[4:])})
     asyncio.run(run(endpoint(sys.argv[1]), Upstream(*endpoint(sys.argv[2]), authority=own / "ca.crt"), own, known))

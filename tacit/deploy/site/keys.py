@@ -106,7 +106,7 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
     summed); all keys belong together; a split key is for this `threshold` of these sites; the share is this site's own.
     """
     sites = list(sites)
-    public = keys.load_as(keys.PublicKey, folder / keys.PUBLIC_FILE)
+    public = keys.load_as(PublicKey, folder / keys.PUBLIC_FILE)
     other = f"belongs to another key than {folder / keys.PUBLIC_FILE}: take both from one maker."
     members, signer = load_members(folder, sites=sites, site=site)
     verification = None
@@ -124,7 +124,7 @@ def load_keys(folder: Path, *, threshold: int, sites: Iterable[str], site: str |
         return Held(public, verification, members)
     if verification is None:
         path = folder / keys.SECRET_FILE
-        secret = keys.load_as(keys.SecretKey, path)
+        secret = keys.load_as(SecretKey, path)
         if secret.public != public:
             raise KeyRefused(f"{path} {other}")
         return Held(public, None, members, signer, secret)

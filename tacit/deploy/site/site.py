@@ -19,28 +19,12 @@ from tacit import store
 from tacit.algorithms.encrypted import Encrypted
 from tacit.crypto.seal import report_bytes
 from tacit.data import encoder
-from tacit.deploy.site import agreement, canaries, layout, legs, replies
+from tacit.deploy.site import agreement, canaries, layout, legs, replies, requests
 from tacit.deploy.site.agreement import Accepted, Agreement, accept, declaration, refuse_other, refuse_unbound
 from tacit.deploy.site.keys import seal_of
 from tacit.deploy.site.layout import discreet, note
 from tacit.deploy.site.limits import Allowed, Demand, Limits, allow, hold, read_limits
 from tacit.deploy.site.replies import Slot
-from tacit.deploy.site.requests import (
-    Agree,
-    Count,
-    Hello,
-    Keep,
-    Open,
-    Prepare,
-    Roster,
-    Sign,
-    Terms,
-    Train,
-    Unmask,
-    facts,
-    parse,
-    read_broadcast,
-)
 from tacit.deploy.site.rows import HeldOut, read_rows
 from tacit.engine.assemble import Parts
 from tacit.engine.evaluate import CHUNK, answered
@@ -81,11 +65,11 @@ class Site:
         every call. Assumes nothing of what was sent: any type, size, depth or value. Raises: Refused or BudgetExhausted, in words
         that may be told to the server; whatever else goes wrong is one fixed sentence (`UNSAID`). Only KeyboardInterrupt passes.
         """
-        reply, raw, sentence = self._guarded(lambda: self._decide(ask, body), facts(ask))
-        note(self.folder, verdict="answered", text=sentence, **facts(ask))
+        reply, raw, sentence = self._guarded(lambda: self._decide(ask, body), requests.facts(ask))
+        note(self.folder, verdict="answered", text=sentence, **requests.facts(ask))
         return reply, raw
 
-    def alone(self, *, run: str) -> tuple[Terms, str]:
+    def alone(self, *, run: str) -> tuple[requests.Terms, str]:
         """Agrees with itself, on the site's own `experiment.toml`, where the server knows nothing of Tacit; its terms and `run`.
 
         They are at the epsilon of its budget file, with itself as the only client. Raises: as `answer`.
@@ -123,28 +107,28 @@ class Site:
             note(self.folder, verdict="late", text=text, **about)
 
     def _decide(self, ask: dict[str, Any], body: bytes) -> Decision:
-        asked, limits = parse(ask), read_limits(self.folder)
+        asked, limits = requests.parse(ask), read_limits(self.folder)
         if type(body) is not bytes:
             raise Refused("What came with the question is not bytes.")
         hold(limits, Demand(size=len(body)))
         match asked:
-            case Hello():
+            case requests.Hello():
                 return self._hello(asked, limits)
-            case Agree():
+            case requests.Agree():
                 return self._agree(asked, limits)
-            case Train():
+            case requests.Train():
                 return self._train(asked, body, limits)
-            case Count():
+            case requests.Count():
                 return self._count(asked, body, limits)
-            case Open():
+            case requests.Open():
                 return self._open(asked, body, limits)
-            case Prepare() | Sign() | Unmask():
+            case requests.Prepare() | requests.Sign() | requests.Unmask():
                 raw, text = legs.answer(self._current(*self._standing(asked.run, limits, asked.round)), asked, body)
                 return {}, raw, text
-            case Keep():
+            case requests.Keep():
                 return self._keep(asked, body, limits)
 
-    def _hello(self, asked: Hello, limits: Limits) -> Decision:
+    def _hello(self, asked: requests.Hello, limits: Limits) -> Decision:
         allowed = allow(self.folder, asked.experiment, limits)
         experiment, name = allowed.experiment, allowed.settings["name"]
         rows, *_ = read_rows(self.folder, experiment, allowed.settings, local=self._local)
@@ -152,7 +136,7 @@ class Site:
         declared = declaration(experiment, limits, name=name, rows=rows)
         return declared, b"", f"Takes part in {experiment.name} with {len(rows.y)} rows.{notes}"
 
-    def _agree(self, asked: Agree, limits: Limits) -> Decision:
+    def _agree(self, asked: requests.Agree, limits: Limits) -> Decision:
         accepted, promised = self._begin(
             asked.run, asked.experiment, asked.roster, limits, asked.terms, asked.ranges, asked.releases or 0
         )
@@ -186,16 +170,16 @@ class Site:
         if kind_of(experiment).plans.traits.trusts_server:
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
         rows, *_ = read_rows(self.folder, experiment, allowed.settings, local=self._local)
-        roster = Roster((name,), (len(rows.y),), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
+        roster = requests.Roster((name,), (len(rows.y),), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
         return self._begin(run, text, roster, limits)[0].agreement
 
     def _begin(
         self,
         run: str,
         text: str,
-        roster: Roster,
+        roster: requests.Roster,
         limits: Limits,
-        terms: Terms | None = None,
+        terms: requests.Terms | None = None,
         ranges: dict[str, tuple[float, float]] | None = None,
         releases: int = 0,
     ) -> tuple[Accepted, str]:
@@ -220,7 +204,7 @@ class Site:
             replies.prepay(accepted, releases)
         return self._hold(accepted), promise
 
-    def _train(self, asked: Train, body: bytes, limits: Limits) -> Decision:
+    def _train(self, asked: requests.Train, body: bytes, limits: Limits) -> Decision:
         agreed, allowed = self._standing(asked.run, limits, asked.round)
         refuse_other(asked.terms, agreed.terms)
         slot = Slot(layout.run_folder(self.folder, asked.run), asked.round)
@@ -236,7 +220,7 @@ class Site:
         refuse_unbound(self.folder, agreed)
         accepted = self._current(agreed, allowed)
         question = legs.join(accepted, slot, body)
-        received = read_broadcast(question, agreed.terms.parameters)
+        received = requests.read_broadcast(question, agreed.terms.parameters)
         replies.refuse_out_of_turn(accepted, asked.round)
         try:
             if (rule := accepted.parts.releases.rule) is not None:
@@ -261,7 +245,7 @@ class Site:
         text = f"Trained; epsilon spent {shown(epsilon)} per {accepted.limits.unit}."
         return {"again": False, "epsilon": epsilon}, answer.raw, text
 
-    def _open(self, asked: Open, body: bytes, limits: Limits) -> Decision:
+    def _open(self, asked: requests.Open, body: bytes, limits: Limits) -> Decision:
         accepted = self._current(*self._standing(asked.run, limits, asked.round))
         seal = seal_of(accepted.parts, asked.group)
         slot = Slot(layout.run_folder(self.folder, asked.run) / f"opened-{asked.group}", asked.round)
@@ -284,7 +268,7 @@ class Site:
         answer = replies.keep(slot, body, raw)
         return {"again": False}, answer.raw, f"Gave its part of opening the sum of round {asked.round + 1}."
 
-    def _count(self, asked: Count, body: bytes, limits: Limits) -> Decision:
+    def _count(self, asked: requests.Count, body: bytes, limits: Limits) -> Decision:
         # whether a query is answered does not depend on a row: without any the counts are zeros, with noise
         agreed, allowed = self._standing(asked.run, limits)
         if asked.query not in agreed.terms.queries:
@@ -307,7 +291,7 @@ class Site:
         text = f"Answered the query {asked.query}; epsilon spent {shown(epsilon)} per {accepted.limits.unit}."
         return {"again": False, "epsilon": epsilon}, answer.raw, text
 
-    def _keep(self, asked: Keep, body: bytes, limits: Limits) -> Decision:
+    def _keep(self, asked: requests.Keep, body: bytes, limits: Limits) -> Decision:
         # the model that the run left, for the site's own use: public by then, so nothing is paid, whatever is left of a budget
         agreed = agreement.standing(self.folder, asked.run)
         refuse_unbound(self.folder, agreed)
@@ -331,7 +315,7 @@ class Site:
         held = self._held.get(agreed.run)
         if held is not None and held.limits.digest == allowed.limits.digest:
             return held
-        roster = Roster.of(agreed.roster)
+        roster = requests.Roster.of(agreed.roster)
         accepted = self._accept(allowed, agreed.run, roster, local=self._local, spends=spends)
         if accepted.agreement.terms.frozen != agreed.terms.frozen:
             raise Refused("The model's weights at this site are others than when the run was agreed: put those back.")
@@ -349,7 +333,7 @@ def _counted(accepted: Accepted, query: str, body: bytes) -> tuple[Query, Client
     """What is counted, of whose rows, about which model. Only parameters are taken from a request about a model, else nothing."""
     experiment, rows = accepted.parts.experiment, accepted.parts.dataset
     if query == EVALUATION:  # the model that came along, judged on the rows that the experiment holds out
-        params = read_broadcast(body, accepted.agreement.terms.parameters).tensors["params"]
+        params = requests.read_broadcast(body, accepted.agreement.terms.parameters).tensors["params"]
         judged = judged_by(experiment, rows)
         if judged is None or accepted.asked is None:
             raise Refused("This run holds out no rows.")
@@ -365,7 +349,7 @@ def keep_model(accepted: Accepted, body: bytes) -> Path:
 
     Nothing but finite parameters of the agreed number is taken: how rows are read, and which model it is, the site knows.
     """
-    params, parts = read_broadcast(body, accepted.agreement.terms.parameters).tensors["params"], accepted.parts
+    params, parts = requests.read_broadcast(body, accepted.agreement.terms.parameters).tensors["params"], accepted.parts
     folder = layout.make_folder(layout.model_folder(accepted.site, accepted.agreement.run))
     layout.write(folder / "experiment.toml", parts.experiment.toml().encode())
     layout.write(folder / encoder.NAME, encoder.text(parts.dataset.reading).encode())

@@ -97,7 +97,7 @@ class OneProcess:
         """The run's key, and a share for every client where it is split. Raises: KeyRefused for a key file that cannot be
         used."""
         protect = self.experiment.protect
-        key = keys.load_as(keys.SecretKey, Path(protect.key_file)) if protect.key_file else new_key(self.experiment)
+        key = keys.load_as(SecretKey, Path(protect.key_file)) if protect.key_file else new_key(self.experiment)
         return key, deal(key, threshold=protect.threshold or 1, of=self.clients) if protect.split else []
 
     def seal(
