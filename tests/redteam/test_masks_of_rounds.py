@@ -146,3 +146,34 @@ def test_a_list_that_names_a_client_which_was_told_another_model_does_not_bare_i
         shorter
     )  # a client that joins both is bare: one question binds a site's round
     assert (served.without_masks(shorter, signed) == np.arange(SIZE)).all()
+
+
+@pytest.mark.parametrize("other", ["round", "run", "model"])
+def test_neither_own_masks_nor_those_of_pairs_are_the_same_for_another_round_run_or_model(parties, other):
+    """Either alone would hide two reports of one client behind one stream, once the server knows the rest."""
+    one = Attempt(roster(parties), 3)
+    two = Attempt(roster(parties, run="next" if other == "run" else "run"), 4 if other == "round" else 3)
+    models = ("model", "another" if other == "model" else "model")
+    seed, mine = bytes(32), X25519PrivateKey.from_private_bytes(bytes([7]) * 32)
+    theirs = X25519PrivateKey.from_private_bytes(bytes([9]) * 32).public_key()
+    own = {attempt.own_key(model, "site-1", seed) for attempt, model in zip((one, two), models, strict=True)}
+    pairs = {
+        attempt.pair_key(model, "site-1", mine, "site-2", theirs)
+        for attempt, model in zip((one, two), models, strict=True)
+    }
+    assert len(own) == len(pairs) == 2
+    assert own.isdisjoint({one.own_key("model", "site-2", seed)})
+
+
+class Known(Party):
+    """A member whose key for pairs is a point of small order: its masks with everybody would be known to all."""
+
+    def _pair_public(self, attempt):
+        return bytes(32)
+
+
+def test_a_member_that_signs_a_key_whose_every_secret_is_known_is_refused_by_name(parties):
+    attempt, liar = Attempt(roster(parties), 0), Known(parties[1].signer, parties[1].secret)
+    setups = [liar.setup(attempt) if one.name == liar.name else one.setup(attempt) for one in parties]
+    with pytest.raises(MessageRefused, match="'site-1' holds what is no key"):
+        parties[0].join(attempt, setups, model="model")
