@@ -15,7 +15,6 @@ from torch import nn
 
 from tacit import plugin, store
 from tacit.algorithms import Rule
-from tacit.data.encoder import Number
 from tacit.data.given import Dataset
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build, written
@@ -285,7 +284,7 @@ def run(
             ) from None
         except TrainingDiverged as error:
             columns = parts.dataset.encoder.columns if parts.dataset.encoder else ()
-            names = [repr(one.name) for one in columns if isinstance(one, Number) and one.limits is None]
+            names = [repr(one.name) for one in columns if one.is_number and one.span is None]
             if not names:
                 raise
             hint = f"Or declare ranges in data.numeric for the unscaled {', '.join(names[:MOST_NAMED])}."

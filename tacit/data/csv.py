@@ -16,7 +16,7 @@ from tacit import check
 from tacit.data import texts
 from tacit.data.dataset import PART, Dataset, dataset
 from tacit.data.dataset import Table as Rows
-from tacit.data.encoder import CLAMPED, DROPPED, FILLED, TO_OTHER, Change, Column, Encoder, column_of, encode
+from tacit.data.encoder import CLAMPED, DROPPED, FILLED, TO_OTHER, TYPES, Change, Column, Encoder, column_of, encode
 from tacit.data.population import text_digests
 from tacit.data.texts import MISSING, Cells, Coded, Heading, Table, header, is_number, listing, no_column, tables
 from tacit.errors import BadData
@@ -35,7 +35,8 @@ def encoder_of(source: "csv", columns: Sequence[str], classes: Sequence[str]) ->
 
 
 def _heading(source: "csv") -> Heading:
-    expected = {source.label, source.client_column, *(source.columns or ()), *source.ranged, *source.categorical}
+    declared = (name for columns in source.declared_columns.values() for name in columns)
+    expected = {source.label, source.client_column, *(source.columns or ()), *declared}
     return Heading(source.header, frozenset(name for name in expected | {*source.header} if name))
 
 
@@ -46,8 +47,7 @@ def feature_columns(path: Path, source: "csv") -> tuple[str, ...]:
         "label": [source.label],
         "client_column": [source.client_column] if source.client_column is not None else [],
         "columns": source.columns or (),
-        "numeric": source.ranged,
-        "categorical": source.categorical,
+        **source.declared_columns,
         "missing": source.missing if isinstance(source.missing, dict) else (),
     }
     for key, columns in roles.items():
@@ -69,15 +69,16 @@ def _refuse_undeclared(files: Sequence[Path], columns: Sequence[str], source: "c
     """Whether it is refused follows from the declarations alone; what is said of the rows is for whoever holds them."""
     if isinstance(source.numeric, str):
         return
-    open_ = [column for column in columns if column not in source.numeric and column not in source.categorical]
+    declared = source.declared_columns
+    open_ = [column for column in columns if not any(column in names for names in declared.values())]
     if not open_:
         return
     spans = "; ".join(_spans(files, open_[:SHOWN], source))
     named = check.some([repr(column) for column in open_], SHOWN)
     raise BadData(
-        f"data.numeric and data.categorical do not say how to read {named}. In these rows they span {spans!r}: declare"
-        f" ranges and values that are public, known without looking at the rows, as in numeric = {{{open_[0]} = [0, 100]}}"
-        f' for numbers or categorical = {{{open_[0]} = ["a", "b"]}} for texts;'
+        f"{' and '.join(f'data.{key}' for key in declared)} do not say how to read {named}. In these rows they span"
+        f" {spans!r}: declare ranges and values that are public, known without looking at the rows, as in"
+        f" {' or '.join(kind.example.format(open_[0]) for kind in TYPES)};"
         ' "unscaled" in place of a range takes a column as it stands, and data.columns lists the features without it.',
         cell=spans,
     )
@@ -114,8 +115,8 @@ def counted(changes: Mapping[Change, np.ndarray], clients: Coded | None) -> Coun
     return found
 
 
-def changed(counts: Counts, ranges: Mapping[str, object]) -> Iterator[str]:
-    """A note for each column and kind of change, with the clients that have most of it.
+def changed(counts: Counts, ranges: Mapping[str, str]) -> Iterator[str]:
+    """A note for each column and kind of change, with the clients that have most of it; `ranges` are in words, by column.
 
     >>> next(changed(Counter({("dropped", "", "north"): 3, ("dropped", "", "coast"): 1}), {}))
     'dropped 4 rows with missing values (north 3, coast 1)'
@@ -129,8 +130,7 @@ def changed(counts: Counts, ranges: Mapping[str, object]) -> Iterator[str]:
     for what, sentence in words.items():
         for column in dict.fromkeys(column for did, column, _ in counts if did == what):
             by_client = Counter({who: n for (did, one, who), n in counts.items() if (did, one) == (what, column)})
-            total, limits = by_client.total(), ranges.get(column)
-            ends = f"[{limits[0]:g}, {limits[1]:g}]" if isinstance(limits, tuple) else ""
+            total, ends = by_client.total(), ranges.get(column, "")
             first = [f"{who} {count}" if who else str(count) for who, count in by_client.most_common(MOST_NAMED)]
             first += [f"{len(by_client) - MOST_NAMED} more"] if len(by_client) > MOST_NAMED else []
             of = f" ({', '.join(first)})" if set(by_client) != {""} else ""
@@ -194,7 +194,12 @@ def load(source: "csv", *, seed: int) -> Dataset:
     rows = _joined(blocks, class_names)
     test = rows if same else _joined(tests, class_names) if tests else None
     changes = sum((block.changes for block in (*blocks, *tests)), Counter[tuple[str, str, str]]())
-    notes = (*notes, *changed(changes, source.ranged), *_same_files([*files, *test_files]), *_repeated(rows))
+    notes = (
+        *notes,
+        *changed(changes, {one.name: one.span_words for one in made}),
+        *_same_files([*files, *test_files]),
+        *_repeated(rows),
+    )
     if not len(rows.y):
         raise BadData(
             f"{source.path} leaves no rows to train on: correct the data, or data.missing if rows were dropped."

@@ -1,6 +1,7 @@
 """How raw columns become the features that a model reads, as one small frozen value, by public rules only. It is made of
 declarations alone (the csv source's options) and is kept beside the model of a run: whoever has both reads new rows exactly as
-the clients' rows were read. A type of column is a class here, listed in TYPES; its declaration fixes its width."""
+the clients' rows were read. A type of column is a class here, listed in TYPES, and a field of the csv source (its `key`); its
+declaration fixes its width. Nobody else asks a column for its type: what they need to know is a property of `Column`."""
 
 import json
 import math
@@ -55,6 +56,8 @@ class Column(ABC):
     missing: float | str = REFUSE
 
     kind: ClassVar[str]
+    key: ClassVar[str]  # the option of [data] that declares such columns: a table by column
+    example: ClassVar[str]  # of a declaration, for the sentence that asks for one; {} is the column
     parts: ClassVar[
         Mapping[str, Callable[[Any], Any]]
     ] = {}  # its further fields, and how each is read; raises BadInput
@@ -69,8 +72,8 @@ class Column(ABC):
 
     @classmethod
     @abstractmethod
-    def declared(cls, name: str, source: "csv", missing: float | str) -> Self | None:
-        """The column as a csv source declares it; None where it is of another type."""
+    def declared(cls, name: str, source: "csv", missing: float | str) -> Self:
+        """The column as a csv source declares it."""
 
     @property
     @abstractmethod
@@ -84,6 +87,26 @@ class Column(ABC):
     @abstractmethod
     def features(self, value: float | str, *, key: str) -> list[float]:
         """The features of one value, which `key` has named. Raises BadInput."""
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Its public values, each of which is one feature of 0 or 1; none where the column is no such list."""
+        return ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its one feature is a number: scaled from `span` to [0, 1], or as it stands where there is no span."""
+        return False
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The public range into which its values are clamped."""
+        return None
+
+    @property
+    def span_words(self) -> str:
+        """The range for a sentence, in the column's own words; "" without one."""
+        return "" if self.span is None else f"[{self.span[0]:g}, {self.span[1]:g}]"
 
     @property
     def fills(self) -> bool:
@@ -109,6 +132,8 @@ class Number(Column):
     limits: tuple[float, float] | None = None
 
     kind: ClassVar[str] = "number"
+    key: ClassVar[str] = "numeric"
+    example: ClassVar[str] = "numeric = {{{} = [0, 100]}} for numbers"
     parts: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"limits": _range}
 
     def validate(self) -> None:
@@ -127,6 +152,14 @@ class Number(Column):
     @property
     def width(self) -> int:
         return 1
+
+    @property
+    def is_number(self) -> bool:
+        return True
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        return self.limits
 
     def block(self, table: Table, absent: np.ndarray, *, trained: bool) -> tuple[np.ndarray, str, np.ndarray]:
         cells, fill = table.columns[self.name], 0.0 if isinstance(self.missing, str) else self.missing
@@ -187,6 +220,8 @@ class Category(Column):
     values: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "category"
+    key: ClassVar[str] = "categorical"
+    example: ClassVar[str] = 'categorical = {{{} = ["a", "b"]}} for texts'
     parts: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"values": partial(words, what="A value of a column")}
 
     def validate(self) -> None:
@@ -202,10 +237,8 @@ class Category(Column):
             )
 
     @classmethod
-    def declared(cls, name: str, source: "csv", missing: float | str) -> Self | None:
-        values = source.categorical.get(name)
-        if values is None:
-            return None
+    def declared(cls, name: str, source: "csv", missing: float | str) -> Self:
+        values = source.categorical[name]
         if not isinstance(missing, str):  # a number for every column: a text has none
             missing = MISSING_CATEGORY if not isinstance(source.missing, dict) else f"{missing:g}"
         if missing == MISSING_CATEGORY and missing not in values:
@@ -216,6 +249,10 @@ class Category(Column):
     @property
     def width(self) -> int:
         return len(self.values)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        return self.values
 
     def marks(self) -> frozenset[str]:
         return MISSING.difference(self.values)  # a declared value such as "NA" is one
@@ -249,12 +286,20 @@ class Category(Column):
         return [float(str(value) == known) for known in self.values]
 
 
-TYPES: tuple[type[Column], ...] = (Category, Number)  # a column is of the first that knows its declaration
+TYPES: tuple[type[Column], ...] = (Number, Category)  # of the first is what no other one's option declares
+
+
+def declared_columns(source: "csv") -> dict[str, Mapping[str, object]]:
+    """The columns that each type's option declares, by that option."""
+    said = {kind.key: getattr(source, kind.key) for kind in TYPES}
+    return {key: columns if isinstance(columns, Mapping) else {} for key, columns in said.items()}
 
 
 def column_of(name: str, source: "csv") -> Column:
+    declared = declared_columns(source)
     missing = source.missing.get(name, REFUSE) if isinstance(source.missing, dict) else source.missing
-    return next(found for kind in TYPES if (found := kind.declared(name, source, missing)) is not None)
+    kind = next((kind for kind in TYPES if name in declared[kind.key]), TYPES[0])
+    return kind.declared(name, source, missing)
 
 
 def read_column(record: Any) -> Column:

@@ -6,6 +6,7 @@ own source is "package.module:name" (docs/how-to-extend.md)."""
 
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -20,7 +21,7 @@ from tacit.data import csv as csv_files
 from tacit.data import images, texts
 from tacit.data.csv import declared_classes
 from tacit.data.dataset import Dataset, dataset, reading, table, with_classes
-from tacit.data.encoder import column_of
+from tacit.data.encoder import column_of, declared_columns
 from tacit.data.texts import Classes, Word, plain, refuse_undeclared
 from tacit.errors import BadData, BadInput, TacitError
 from tacit.experiment.data import DEALT, DataSection
@@ -185,24 +186,30 @@ class csv:
     def ranged(self) -> dict[str, Range]:
         return {} if isinstance(self.numeric, str) else self.numeric
 
+    @property
+    def declared_columns(self) -> dict[str, Mapping[str, object]]:
+        """The columns that have a declaration, by the option that has it."""
+        return declared_columns(self)
+
     def _refuse_roles(self) -> None:
+        declared = self.declared_columns
         if len(set(self.header)) < len(self.header):
             raise BadInput(f"Expected data.header to name the columns, each once, got {list(self.header)}.")
         if self.columns is not None:
             if not self.columns or len(set(self.columns)) < len(self.columns):
                 raise BadInput(f"Expected data.columns to list the features, each once, got {list(self.columns)}.")
-            for column in (*self.ranged, *self.categorical):
+            for column in (name for columns in declared.values() for name in columns):
                 if column not in self.columns:
                     raise BadInput(f"data.columns leaves out {column!r}, which has a range or values: add it there.")
             for column in (self.label, self.client_column):
                 if column in self.columns:
                     raise BadInput(f"data.columns names {column!r}, which is no feature: take it out there.")
-        roles = [self.label, self.client_column, *self.ranged, *self.categorical]
+        roles = [self.label, self.client_column, *(name for columns in declared.values() for name in columns)]
         for column in roles:
             if column is not None and roles.count(column) > 1:
                 raise BadInput(
-                    f"Column {column!r} has two roles in [data]: name it once among label, client_column, numeric and "
-                    "categorical."
+                    f"Column {column!r} has two roles in [data]: name it once among label, client_column,"
+                    f" {' and '.join(declared)}."
                 )
 
     def _refuse_missing(self) -> None:
@@ -214,12 +221,13 @@ class csv:
             raise BadInput(
                 f'Expected data.missing to be "refuse", "drop" or a number, or a table of them by column, got {self.missing!r}.'
             )
-        declared = {*self.ranged, *self.categorical, *(self.columns or ()), *self.header}
+        typed = [name for columns in self.declared_columns.values() for name in columns]
+        declared = {*typed, *(self.columns or ()), *self.header}
         for column in by_column:
             near = check.nearest(column, sorted(declared.difference(by_column)))
             if column not in declared and near:
                 raise BadInput(f"data.missing names {column!r}, which no other key of [data] declares.{near}")
-        for column in {*self.categorical, *by_column}:
+        for column in dict.fromkeys((*typed, *by_column)):
             column_of(column, self)
 
 

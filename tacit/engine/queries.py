@@ -12,7 +12,6 @@ import torch
 
 from tacit import check, store
 from tacit.data.dataset import Dataset
-from tacit.data.encoder import Category, Number
 from tacit.data.population import Population
 from tacit.engine.assemble import Parts, build
 from tacit.engine.ledgers import open_ledger
@@ -290,11 +289,15 @@ def histograms_of(experiment: Experiment, dataset: Dataset, columns: Sequence[st
     """The histograms of the columns that are named, or of all that can be counted, the label included. Raises BadInput."""
     encoder, private, found, start = dataset.encoder, experiment.data.private_columns, {}, 0
     for column in encoder.columns if encoder else ():
-        if isinstance(column, Category):
-            found[column.name] = ranges.CategoricalColumn(column.name, column.values, start)
-        elif isinstance(column, Number) and (not columns or column.name in columns):
+        if column.known:
+            found[column.name] = ranges.CategoricalColumn(column.name, column.known, start)
+        elif column.is_number and (not columns or column.name in columns):
             wide = private.get(column.name)
-            found[column.name] = ranges.numbers(column.name, start, limits=column.limits, wide=wide)
+            found[column.name] = ranges.numbers(column.name, start, limits=column.span, wide=wide)
+        elif column.name in columns:
+            raise BadInput(
+                f"Column {column.name!r} is of the type {column.kind!r}, which has no histogram: leave it out of privacy.stats."
+            )
         start += column.width
     if dataset.classified:
         label = encoder.label if encoder and encoder.label else "label"

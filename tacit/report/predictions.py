@@ -12,7 +12,7 @@ import torch
 
 from tacit import wire
 from tacit.data.csv import Counts, changed, class_of, counted, number
-from tacit.data.encoder import Encoder, Number
+from tacit.data.encoder import Encoder
 from tacit.data.texts import DECIMAL, MISSING, Heading, Table, header, plain, tables
 from tacit.errors import BadData, BadInput
 from tacit.parts import metrics
@@ -35,7 +35,7 @@ class Told:
     )
     passed_over: tuple[str, ...] = ()  # columns that are neither features nor the label
     changes: Counts = field(default_factory=Counter)
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    ranges: dict[str, str] = field(default_factory=dict)
 
     def sentences(self) -> Iterator[str]:
         """What a person should know, a sentence each."""
@@ -70,7 +70,7 @@ def predict_file(predictor: Predictor, path: Path, file: TextIO) -> Told:
     label = encoder.label if encoder.label in head else None
     wanted = [*encoder.names, *([label] if label else [])]
     told = Told(passed_over=tuple(name for name in head if name not in wanted))
-    told.ranges = {one.name: one.limits for one in encoder.columns if isinstance(one, Number) and one.limits}
+    told.ranges = {one.name: one.span_words for one in encoder.columns}
     writer, judged = csv.writer(file, lineterminator="\n"), list[tuple[np.ndarray, np.ndarray]]()
     for table in tables(path, wanted, ignored=None, heading=heading):
         block = predictor.encode(table)

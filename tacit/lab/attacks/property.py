@@ -13,7 +13,6 @@ from sklearn.linear_model import RidgeClassifierCV
 
 from tacit import check
 from tacit.data.dataset import Dataset
-from tacit.data.encoder import Category
 from tacit.data.population import Population, rows_digest
 from tacit.engine import trainers
 from tacit.engine.assemble import Parts, build
@@ -60,11 +59,11 @@ class Wanted:
             return np.isin(y.cpu().numpy(), [dataset.class_names.index(name) for name in self.classes])
         columns, first = dataset.encoder.columns if dataset.encoder else (), 0
         for column in columns:
-            if column.name == self.column and isinstance(column, Category):
-                check.one_of(column.values, **{"with.value": self.value})
-                return x[:, first + column.values.index(self.value)].cpu().numpy() > 0.5
+            if column.name == self.column and column.known:
+                check.one_of(column.known, **{"with.value": self.value})
+                return x[:, first + column.known.index(self.value)].cpu().numpy() > 0.5
             first += column.width
-        named = [column.name for column in columns if isinstance(column, Category)]
+        named = [column.name for column in columns if column.known]
         raise BadInput(
             f"Expected with.column to be a column of declared values ({check.listed(named) or 'this data has none'}); got"
             f" {self.column!r}.{check.nearest(self.column, named)}"
