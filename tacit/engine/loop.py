@@ -124,8 +124,9 @@ def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) ->
     """Tells the ledger which release is to be paid for; the server's randomness in the state that the round starts from.
     Raises: LedgerError where the round was released before, and not in a way that can be repeated bit for bit."""
     begins = _begins(parts, state, round)
+    attempt = parts.releases.attempt(begins)
     if ledger is not None:
-        ledger.open_round(round, parts.releases.attempt(begins))
+        ledger.open_round(round, attempt)
         # two releases of a round have the noise of the rounds before it in common, whose clients pay once
         single = parts.plan.traits.single_release and (parts.is_deployed or parts.nonce or not ledger.again)
         if single and (ledger.ahead or ledger.released(released(round))):
@@ -135,7 +136,9 @@ def open_round(parts: Parts, ledger: Ledger | None, state: State, round: int) ->
                 " has been used since, and used twice it would show what it hides. Put the newest checkpoint back, or start anew"
                 " with --force; nothing was released."
             )
-    return parts.releases.server(begins)
+    # prices of secret cohorts are for independent draws: on rows that were edited another one, whatever ledger each is paid from
+    edited = not parts.is_deployed and parts.experiment.data.name not in PUBLISHED
+    return parts.releases.server(attempt if edited and parts.plan.sampler.charges_all else begins)
 
 
 def _dispatched(

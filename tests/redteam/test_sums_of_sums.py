@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 import tacit
 from tacit.algorithms import record_sums
+from tacit.algorithms.central_dp import CentralDP
 from tacit.engine.assemble import build
 from tacit.engine.run_folder import CHECKPOINT
 from tacit.lab.grid import compare
@@ -142,3 +143,21 @@ def test_cells_of_a_comparison_whose_rows_lie_elsewhere_share_nothing_although_t
         found.append(torch.cat([(after[key] - start[key]).flatten() for key in sorted(after)]))
     assert len(found) == 2
     assert abs(correlation(*found)) < SHARED
+
+
+def test_runs_on_other_rows_with_a_ledger_each_draw_their_secret_cohorts_independently(researcher, monkeypatch):
+    changes, drawn, real = settings(researcher, "client", kind="central", own=True), {}, CentralDP.train
+
+    def watched(self, work, received, client, derive):
+        drawn[name].add(client.id)
+        return real(self, work, received, client, derive)
+
+    monkeypatch.setattr(CentralDP, "train", watched)
+    changes["train"] |= {"clients_per_round": CLIENTS // 2}
+    for name in ("one", "two", "three", "four", "four again"):
+        drawn[name] = set()
+        researcher.run(name, **changes)
+        if name != "four":
+            edit(researcher, client=len(drawn))
+    assert len({frozenset(drawn[name]) for name in ("one", "two", "three", "four")}) > 1
+    assert drawn["four"] == drawn["four again"]  # of unchanged rows it is the very same release
