@@ -126,7 +126,7 @@ def test_shares_come_back_from_their_files(tmp_path, safe, monkeypatch):
     shares = deal(safe, threshold=2, of=3)
     *places, public = keys.save_shares(tmp_path, shares)
     assert {stat.S_IMODE(place.stat().st_mode) for place in places} == {0o600}
-    monkeypatch.setattr(keys, "PublicKey", lambda *words: PublicKey(*words[:3], least_bits=512))
+    monkeypatch.setattr(paillier, "PublicKey", lambda *words: PublicKey(*words[:3], least_bits=512))
     assert [keys.load_as(keys.Share, place) for place in places] == shares
     assert keys.load_as(keys.Verification, public) == shares[0].verification
     assert keys.to_text(shares[0].value) not in public.read_text()

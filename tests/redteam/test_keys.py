@@ -173,7 +173,7 @@ def test_a_crafted_key_file_is_refused_in_one_sentence(tmp_path, why):
 
 
 def test_shares_and_short_primes_of_any_size_or_kind_are_refused_without_being_tried(tmp_path, monkeypatch):
-    monkeypatch.setattr(keys, "PublicKey", lambda *words: PublicKey(*words[:3], least_bits=512))
+    monkeypatch.setattr(paillier, "PublicKey", lambda *words: PublicKey(*words[:3], least_bits=512))
     share = deal(generate(bits=512, shape="safe-prime", least_bits=512), threshold=2, of=3)[0]
     keys.save_share(tmp_path / "share.json", share)
     record = json.loads((tmp_path / "share.json").read_text())
