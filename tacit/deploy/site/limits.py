@@ -17,7 +17,7 @@ from tacit import store
 from tacit.deploy.site import consent, layout
 from tacit.deploy.site.consent import OWN_FILES, Accept, read_experiment
 from tacit.deploy.site.layout import BUDGET, called, wording
-from tacit.errors import BadInput, Refused
+from tacit.errors import BadInput, Refusal, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.file import dumps
 from tacit.experiment.privacy import KINDS
@@ -45,8 +45,9 @@ def limit(default: Any, *checks: Check, line: str = "", **rules: Any) -> Any:
     return Field(default, description=line, json_schema_extra=cast(Any, {"checks": checks}), **rules)
 
 
-def most(words: str, number: str) -> Check:
-    """The check of a number: `number` says where a demand has it, `words` what the server does with it."""
+def most(words: str, number: str, *, kind: Refusal = Refusal.NEVER) -> Check:
+    """The check of a number: `number` says where a demand has it, `words` what the server does with it, `kind` whether it may ask
+    again later."""
 
     def check(limit: float, asked: Demand) -> None:
         value: Any = asked
@@ -54,7 +55,7 @@ def most(words: str, number: str) -> Check:
             value = None if value is None else getattr(value, name)
         if value is not None and value > limit:
             said, allowed = (each if isinstance(each, int) else f"{each:g}" for each in (value, limit))
-            raise Refused(f"The server {words.format(said)}; the site allows {allowed}.")
+            raise Refused(f"The server {words.format(said)}; the site allows {allowed}.", kind)
 
     return check
 
@@ -93,7 +94,10 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 
 
 class Limits(BaseModel):
-    """What a site allows, in the order in which it is held against a demand. A new limit is one entry here."""
+    """What a site allows, in the order in which it is held against a demand. A new limit is one entry here. What it limits is a
+    field of `Demand`, or a setting of its experiment; a new fact is one more field there, and one `hold(limits, Demand(fact=...))`
+    where the site knows it: in site.py, before `replies.bind`, so that a refused question costs nothing. No fact may follow from
+    the content of the rows: a refusal would tell it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -14,7 +14,7 @@ import tacit
 from tacit.deploy.site import consent, limits
 from tacit.deploy.site.consent import digest, read_experiment
 from tacit.deploy.site.layout import read_settings
-from tacit.deploy.site.limits import Demand, Limits, hold, limit, make_site, read_limits
+from tacit.deploy.site.limits import Demand, Limits, hold, limit, make_site, most, read_limits
 from tacit.deploy.site.site import UNSAID, Site
 from tacit.errors import BadInput, BudgetExhausted, Refusal, Refused
 from tacit.training.flat import flatten
@@ -500,3 +500,15 @@ def test_a_last_word_on_a_run_that_the_site_has_not_agreed_to_or_accepts_no_more
     asking.agree()
     asking.budget("experiments = [", "experiments = [] # [")
     refused(asking, "not among those", last_word, asking, torch.zeros(650))
+
+
+def test_a_limit_says_whether_the_question_may_be_asked_again_later():
+    class Hourly(Limits):
+        most_an_hour: int = limit(5, most("has asked {} times this hour", "runs", kind=Refusal.LATER))
+
+    allowed = Hourly(epsilon=1.0, delta=1e-5)
+    hold(allowed, Demand(runs=5))
+    for demand, kind in ((Demand(runs=6), Refusal.LATER), (Demand(size=1 << 32), Refusal.NEVER)):
+        with pytest.raises(Refused) as refusal:
+            hold(allowed, demand)
+        assert refusal.value.kind is kind
