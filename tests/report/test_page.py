@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from report_runs import EVIL, changed
@@ -255,3 +256,23 @@ def test_distributed_dp_is_shown_with_both_promises_even_where_one_is_no_bound(t
     spent, alone = data["guarantee"]["epsilon"]["max"], other["epsilon"]["max"]
     assert (spent is None) is (noise["epsilon"] == float("inf"))
     assert alone is None or alone > spent
+
+
+def test_every_figure_stands_in_a_section_that_its_page_has():
+    folder = Path(tacit.__file__).parent / "report" / "html"
+    base = (folder / "base.js").read_text("utf-8").replace("\n//", "")
+    assert {path.name for path in (folder / "figures").iterdir()} == {
+        path.name
+        for path in (folder / "figures").glob("*.js")
+        if re.search(r"^figure\(", path.read_text("utf-8"), re.MULTILINE)
+    }
+    for page in ("run", "several"):
+        grids = re.findall(r'grid\("(\w+)"', (folder / f"{page}.js").read_text("utf-8"))
+        named = re.search(rf"of `{page}`: ([\w, ]+)[;.]", base)[1].split(", ")
+        assert sorted(grids) == sorted(named)
+    for path in (folder / "figures").glob("*.js"):
+        text = path.read_text("utf-8")
+        stands = re.findall(r'figure\(\{ page: "(\w+)", section: "(\w+)"', text)
+        assert len(stands) == text.count("figure({"), path.name
+        for page, section in stands:
+            assert f'grid("{section}"' in (folder / f"{page}.js").read_text("utf-8"), (path.name, page, section)

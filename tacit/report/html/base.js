@@ -120,7 +120,9 @@ function letGo() {
 }
 // A figure is one file in figures/: the page and the section that it stands in, its place there, when there is one, and what it is, a
 // `chart` (made new from a live run's data) or a `block`. Of a run's rounds every number is in d.rounds under its own name; of several
-// runs `several` names the number that is drawn.
+// runs `several` names the number that is drawn. Of more than 1,000 rounds d.rounds has every d.thinned-th and the last: what is summed
+// over rounds is summed in collect.py. The sections with figures are, of `run`: learning, privacy, noise, clients, costs; of
+// `several`: learning, costs.
 const FIGURES = [];
 const figure = (one) => FIGURES.push(one);
 const figuresOf = (page, section, d) => FIGURES.filter((one) => one.page === page && one.section === section && (!one.when || one.when(d))).sort((a, b) => a.order - b.order);

@@ -49,6 +49,7 @@ function confusionBlock(metric) {
 function notesBlock(notes) {
   return notes && notes.length ? el("div", { class: "card" }, el("h3", { text: "Notes on the data" }), el("ul", {}, notes.map((note) => el("li", { text: note })))) : null;
 }
+// whatever a chart calls `raw` is named here
 function foot(data) {
   const deployed = "This is a deployment, seen by its server: everything here follows from what sites declared or released, from public settings, or from public test rows. Under central DP who and how many took part, and bytes, stay with the server.";
   return el("footer", {}, el("p", { text: data.sites ? deployed : "What is marked “from raw data” (train loss, clip fraction, labels × clients, true sizes, what personalised models give; under central DP also who and how many took part, and bytes) was computed without noise. It exists because this is a simulation, is for the researcher, and is not covered by any ε: do not publish it together with a claim of privacy. Everything else follows from released messages, public settings or the public test set." }),

@@ -87,6 +87,12 @@ function summaryOf(spec) {
   return `${parts.join("; ")}. ${spec.points ? "" : `By ${spec.xLabel}. `}Use the arrow keys to read values.`;
 }
 
+// `spec`: `title`, `note` (a sentence below it), `format` (of a value), `tick` (of an axis value), `zero` (the axis begins there), `top`
+// and `bottom` (it ends there at most), `log`, `points` (markers in place of lines), `wide`, `height`; `xLabel`, `xName`, `xFormat`,
+// `xTick`, `xlog`, `real` for the other axis, which is the round unless said; `raw`: some number is made of raw data without noise, and
+// no ε covers it (name it in `foot`, blocks.js, too). `series`: {name, x, y, index (of its colour)}, and where there are any `low` and
+// `high` (a band), `limit` (a dotted line), `bound` (each y holds for all x up to its own), `colour`, `wide`.
+// A line of `several` takes `level` ([name, value], one more line), `alike` (equal lines are one), `only` (which entries) and `bound` besides.
 function chart(spec) {
   const hidden = new Set(), titleId = fresh("title"), descId = fresh("desc");
   const plot = el("div", { class: "plot" }), out = el("output", { "aria-live": "polite", "aria-label": `Value read out of ${spec.title}` });
