@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit.algorithms import Sum, combined, rules
-from tacit.algorithms.rules import part
+from tacit.algorithms.rules import share_count
 from tacit.algorithms.rules.krum import closeness
 from tacit.engine.assemble import build
 from tacit.errors import BadInput
@@ -65,8 +65,8 @@ def test_a_rule_that_would_trim_everybody_away_is_refused(name, share):
 
 @given(st.floats(0, 0.499), st.integers(1, 500))
 def test_however_small_a_round_somebody_is_left(share, count):
-    assert count - 2 * part(share, count) >= 1
-    assert part(share, count) >= share * count - 1e-6 or part(share, count) == (count - 1) // 2
+    assert count - 2 * share_count(share, count) >= 1
+    assert share_count(share, count) >= share * count - 1e-6 or share_count(share, count) == (count - 1) // 2
 
 
 def test_krum_gives_one_clients_own_update_and_multi_krum_the_mean_of_the_closest():

@@ -127,10 +127,10 @@ def refuse_half(share: float) -> None:
         )
 
 
-def part(share: float, count: int) -> int:
+def share_count(share: float, count: int) -> int:
     """How many of `count` clients a share is, rounded up, and never half of them or more.
 
-    >>> [part(0.1, count) for count in (1, 2, 3, 10, 11, 30)]
+    >>> [share_count(0.1, count) for count in (1, 2, 3, 10, 11, 30)]
     [0, 0, 1, 1, 2, 3]
     """
     return min(math.ceil(share * count - SLACK), (count - 1) // 2)

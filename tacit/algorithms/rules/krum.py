@@ -10,7 +10,7 @@ import torch
 
 from tacit import check
 from tacit.algorithms import Applied, Memory, Rule
-from tacit.algorithms.rules import part, refuse_half, rows_of
+from tacit.algorithms.rules import refuse_half, rows_of, share_count
 from tacit.types import Message
 
 
@@ -31,7 +31,7 @@ class krum(Rule):
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
         rows = rows_of(messages)
-        near = max(1, len(rows) - part(self.share, len(rows)) - 2)
+        near = max(1, len(rows) - share_count(self.share, len(rows)) - 2)
         scores = closeness(rows, near).tolist()
         order = sorted(range(len(rows)), key=lambda i: (scores[i], messages[i].sender))
         chosen = order[: min(self.keep, near)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tacit.algorithms import Applied, Memory, Rule
-from tacit.algorithms.rules import middle, part, refuse_half, rows_of
+from tacit.algorithms.rules import middle, refuse_half, rows_of, share_count
 from tacit.types import Message
 
 
@@ -24,5 +24,5 @@ class trimmed_mean(Rule):
 
     def apply(self, memory: Memory, messages: Sequence[Message]) -> Applied:
         rows = rows_of(messages)
-        cut = part(self.share, len(rows))
+        cut = share_count(self.share, len(rows))
         return Applied(middle(rows, cut), memory, {"trimmed": cut})
