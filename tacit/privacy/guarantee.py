@@ -160,7 +160,7 @@ def sentence(guarantee: Guarantee | None) -> str:
     bound = f"the epsilon spent in this run is at most {shown(g.epsilon_max)} (smallest {shown(g.epsilon_min)}, median"
     text = _meaning(g, whom=g.whom, bound=f"{bound} {shown(g.epsilon_median)} over the clients)")
     text += f" {with_others(g.others, g.unit)}" if g.others else ""
-    return text + "".join(f" {_otherwise(other)}" for other in g.also)
+    return text + "".join(f" {otherwise(other)}" for other in g.also)
 
 
 def with_others(others: Others, unit: Unit) -> str:
@@ -201,7 +201,8 @@ def _meaning(g: Guarantee, *, whom: str, bound: str) -> str:
     )
 
 
-def _otherwise(g: Guarantee) -> str:
+def otherwise(g: Guarantee) -> str:
+    """What is left of a promise against somebody who can see more, in one sentence."""
     return f"Against {g.adversary} there is {seen_by_more(g.epsilon_max, g.delta, g.unit, g.relation, g.sampler)}."
 
 

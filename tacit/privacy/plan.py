@@ -20,7 +20,8 @@ from tacit.errors import BadInput, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.privacy import KINDS
 from tacit.privacy import samplers
-from tacit.privacy.guarantee import Words
+from tacit.privacy.accounting import price
+from tacit.privacy.guarantee import Words, spent_by
 from tacit.privacy.ledger.disk import ALL
 from tacit.privacy.ledger.ledger import NO_QUERIES, Before, Ledger, QueryEvents, most_releases
 from tacit.privacy.queries.mechanism import EXACT, NOTHING, Queries
@@ -142,11 +143,17 @@ class Statement(ABC):
     def words(self, experiment: Experiment) -> Words:
         """Against whom, under which change and on which conditions the epsilon holds."""
 
+    def single_reports(self, guarantee: Guarantee, experiment: Experiment) -> tuple[Guarantee, ...]:
+        """The guarantee in the words for somebody who sees single reports, where that is more than it is about; its numbers
+        are to be replaced: every charge is then priced as one report (`price.alone`)."""
+        return ()
+
     def also(
         self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
     ) -> tuple[Guarantee, ...]:
-        """What holds beside the guarantee, against somebody who sees more. `guarantee` says what was spent."""
-        return ()
+        """What was spent against somebody who sees more. `guarantee` says what was spent beside that."""
+        others = self.single_reports(guarantee, experiment)
+        return tuple(spent_by(other, ledger, population, seen=price.alone) for other in others)
 
     def title(self, experiment: Experiment) -> str:
         """The plan in a few words, for the head of a run."""

@@ -8,7 +8,7 @@ Each step takes what the step before it made: only what is bound can be paid, on
 import hashlib
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,9 +25,10 @@ from tacit.engine.queries import Query, released
 from tacit.errors import AnsweredOnce, BudgetExhausted, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PAID, SIDES, WORDS, shares
+from tacit.privacy.accounting import price
 from tacit.privacy.central.kind import WeighedSums, one_budget
 from tacit.privacy.guarantee import agreed as agreed_sentence
-from tacit.privacy.guarantee import sentence, shown, with_others
+from tacit.privacy.guarantee import otherwise, sentence, shown, with_others
 from tacit.privacy.ledger.ledger import ROUNDING, RULE, Spent, most_releases
 from tacit.privacy.plan import kind_of
 from tacit.privacy.queries.mechanism import NoisyCounts
@@ -329,7 +330,7 @@ def promise_of(accepted: Accepted) -> str:
     before = ledger.before(client.id, limits.unit).epsilon  # counts as spent, used or not
     gone = ledger.alone(client)  # what was lowered since gives nothing back
     epsilon = min(accepted.agreement.terms.epsilon, max(gone, limits.epsilon - before))
-    text = agreed_sentence(parts.promise, client=client.id, epsilon=epsilon) + once
+    text = agreed_sentence(parts.promise, client=client.id, epsilon=epsilon) + once + _alone(accepted)
     if before:
         text += f" Other runs of this site have sealed {shown(before)}, which this run's number does not include;"
         limit = f"epsilon {limits.epsilon:g} of its budget.toml"
@@ -339,3 +340,20 @@ def promise_of(accepted: Accepted) -> str:
             text += f" together they come to {shown(before + epsilon)}, more than the {limit} as it is now."
     apart = ledger.other_runs(limits.unit, apart=True)
     return f"{text} {with_others(Others(0, apart, 0.0, 0.0, RULE), limits.unit)}" if apart else text
+
+
+def _alone(accepted: Accepted) -> str:
+    # what the agreed rounds and queries come to for whoever sees the site's own reports, where sums hide them from others
+    parts, client, rounds = accepted.parts, accepted.client, accepted.agreement.terms.rounds
+    event, text = parts.algorithm.cost(client), ""
+    if event is None:
+        return text
+    for other in parts.plan.single_reports(parts.promise, parts.experiment):
+        asked = [(price.alone(once), 1) for once in parts.plan.queries.events(client.index).values()]
+        seen = price.compose([(price.alone(event), rounds), *asked])
+        epsilon = price.epsilon(seen, delta=other.delta)
+        sampler = (
+            f"{other.sampler}, one in each of the {rounds} rounds that were agreed, and more with every further one"
+        )
+        text += f" {otherwise(replace(other, epsilon_max=epsilon, sampler=sampler))}"
+    return text

@@ -28,8 +28,7 @@ from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.distributed.mechanism import SHARES, SharedNoise, calibrate
-from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words, spent_by
-from tacit.privacy.ledger.ledger import Ledger
+from tacit.privacy.guarantee import EMPTIED, PUBLIC, WHO, Words
 from tacit.privacy.plan import Kind, Plan, Remaining, Traits
 from tacit.privacy.wiring import Wiring
 from tacit.types import Client, Guarantee
@@ -233,11 +232,8 @@ class DistributedPlan(Plan):
         against = (trusted if how == "none" else keyless) + helped
         return Words(against, EMPTIED, sampler, ACCOUNTANT, (who, *own, *keeps))
 
-    def also(
-        self, guarantee: Guarantee, experiment: Experiment, ledger: Ledger, population: Population
-    ) -> tuple[Guarantee, ...]:
-        """What is left against somebody who reads single reports: every charge is priced again as one report
-        (`price.alone`), with the same unit, change and delta."""
+    def single_reports(self, guarantee: Guarantee, experiment: Experiment) -> tuple[Guarantee, ...]:
+        """Against somebody who reads single reports, with the same unit, change and delta."""
         protect = experiment.protect
         reader = f"{protect.threshold} clients' shares of the key" if protect.split else "a client's key"
         readers = {
@@ -250,7 +246,7 @@ class DistributedPlan(Plan):
             sampler="single reports, each with its own share of the noise",
             assumes=(*WHO[guarantee.unit], *PUBLIC),
         )
-        return (spent_by(other, ledger, population, seen=price.alone),)
+        return (other,)
 
     def title(self, experiment: Experiment) -> str:
         return f"distributed DP ({experiment.privacy.rule})"

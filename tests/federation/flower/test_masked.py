@@ -1,6 +1,7 @@
 """Sums under masks at sites: the bits of a simulation, three legs a round, and whoever drops out at which leg."""
 
 import json
+import re
 import sqlite3
 from collections import Counter
 
@@ -13,6 +14,7 @@ from tacit.deploy.operate.init import init
 from tacit.deploy.operate.inspect import findings
 from tacit.deploy.operate.processes import free_port
 from tacit.errors import BadInput, TacitError
+from tacit.privacy.accounting import price
 
 BASE = {
     "name": "masked",
@@ -28,6 +30,11 @@ GROUPS = {
     "privacy": {"groups": 2, "fewest_reports": 6, "epsilon": (1.0, 9.0) * 4},
     "train": {"rounds": 1},
 }
+
+
+SINGLE = re.compile(
+    r"Against whoever takes the masks off a single report there is an epsilon per \w+ of at most ([\d.]+) "
+)
 
 
 @pytest.fixture
@@ -66,6 +73,24 @@ def test_sites_reach_the_model_of_a_simulation_whatever_is_summed(federation, tm
     assert all(record["opened"] == (2 if changes is GROUPS else 1) for record in history.rounds)
     assert all(found == list(range(len(history.rounds))) for found in charges(deployed))
     assert "masks" in history.sentence
+
+
+@pytest.mark.parametrize("changes", [{}, RECORDS], ids=["clients", "records"])
+def test_what_a_site_signs_says_what_its_single_reports_come_to_as_the_servers_sentence_does(federation, changes):
+    deployed = federation(**changes, train={"rounds": 2})
+    sentence, texts = deployed.run().sentence, []
+    for index in range(4):
+        (promise,) = deployed.site(index).glob("runs/*/promise.txt")
+        texts.append(promise.read_text())
+    found = [SINGLE.findall(text) for text in (sentence, *texts)]
+    assert all(len(one) == 1 for one in found)
+    most, *own = [float(epsilon) for (epsilon,) in found]
+    assert max(own) == most  # all rounds were run, so the number of the site with the most is that of everybody
+    for index, number in enumerate(own):
+        (agreement,) = deployed.site(index).glob("runs/*/agreement.json")
+        event = price.from_text(json.loads(agreement.read_text())["terms"]["event"])
+        assert number > price.epsilon(price.compose([(event, 2)]), delta=1e-3)  # of the sums
+    assert all("one in each of the 2 rounds that were agreed" in text for text in texts)
 
 
 def test_of_some_clients_a_round_those_are_asked_for_setups_that_were_not_in_the_round_before(federation, tmp_path):
