@@ -47,6 +47,23 @@ class Rates:
         """Each client's share of it."""
         return self.rates * sizes / self.batch(sizes)
 
+    @property
+    def drawn(self) -> bool:
+        """Whether any client's batch is less than all its records."""
+        return bool(self.rates.min() < 1)
+
+    @property
+    def summed(self) -> str:
+        """What of all clients is in a round's sum."""
+        return "Poisson batches" if self.drawn else "records"
+
+    @property
+    def words(self) -> str:
+        """What of each client is in a round's sum."""
+        if not self.drawn:
+            return f"all records of each of {len(self.rates)} clients"
+        return f"Poisson batches, secret at each of {len(self.rates)} clients at a rate of its own"
+
 
 def choose(
     epsilons: np.ndarray,

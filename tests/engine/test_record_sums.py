@@ -467,6 +467,24 @@ def test_a_plan_says_each_clients_rate_and_price_and_what_is_left_once_batches_a
         assert row["epsilon_single_reports"] > row["epsilon_spent"]
 
 
+@pytest.mark.parametrize("kind", ["central", "distributed"])
+def test_nothing_is_called_secret_where_every_record_is_in_every_sum(kind):
+    def said(z):
+        made = experiment(privacy={"kind": kind, "epsilon": 8.0, "noise_multiplier": z})
+        parts = built(made)
+        (row,) = of_experiment(made)
+        return parts.plan.chosen.rates, parts.promise.sampler, row["guarantee"]
+
+    rates, sampler, level = said(100.0)
+    assert rates.tolist() == [1.0] * 4
+    assert sampler.startswith("all records of each of 4 clients, ")
+    assert "Poisson" not in sampler + level
+    rates, sampler, level = said(0.8)
+    assert rates.max() < 1
+    assert sampler.startswith("Poisson batches, secret at each of 4 clients at a rate of its own, ")
+    assert level.endswith("all clients' Poisson batches")
+
+
 def test_a_plan_says_where_noise_at_every_client_or_a_trusted_server_would_serve_better():
     loose = {"epsilon": (0.1, 0.1, 0.1, 20.0), "rate_cap": None}
     (said,) = {row["note"] for row in of_experiment(experiment(privacy=loose, train={"rounds": 50}))}

@@ -25,7 +25,6 @@ from tacit.types import Client
 from tacit.wire import digest_of
 
 MODELS = "everybody who sees the models (the server is trusted: it sees every client's sum of clipped gradients)"
-LEVEL = f"record level, {ONE_RECORD}, one Gaussian on the sum of all clients' Poisson batches"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +90,8 @@ class RecordSumsPlan(Plan):
         )
 
     def words(self, experiment: Experiment) -> Words:
-        """Against everybody who sees the models; batches are the clients' secrets."""
-        who = f"Poisson batches, secret at each of {len(self.sizes)} clients at a rate of its own, and one noise on their sum"
-        return Words(MODELS, ONE_RECORD, who)
+        """Against everybody who sees the models; batches, where any are drawn, are the clients' secrets."""
+        return Words(MODELS, ONE_RECORD, f"{self.chosen.words}, and one noise on their sum")
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""
@@ -106,8 +104,9 @@ class RecordSumsPlan(Plan):
 
     def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         """A row for every group of clients with the same budget, each with its rates and what remains if batches are known."""
+        level = f"record level, {ONE_RECORD}, one Gaussian on the sum of all clients' {self.chosen.summed}"
         known = ((dp_accounting.GaussianDpEvent(self.chosen.multiplier), self.participations),)
-        more = {"epsilon_batches_known": price.epsilon(known, delta=remaining.population.delta), "guarantee": LEVEL}
+        more = {"epsilon_batches_known": price.epsilon(known, delta=remaining.population.delta), "guarantee": level}
         events = [mechanism.event() for mechanism in self._mechanisms]
         return rows(self.chosen, self.sizes, remaining, events, rounds=self.participations, more=lambda _: more)
 

@@ -108,7 +108,7 @@ class SecretRecordsPlan(DistributedPlan):
     def words(self, experiment: Experiment) -> Words:
         """As of other sums, for one record."""
         said = super().words(experiment)
-        who = f"Poisson batches, secret at each of {len(self.sizes)} clients at a rate of its own, in {said.sampler}"
+        who = f"{self.chosen.words}, in {said.sampler}"
         return replace(
             said, relation=ONE_RECORD, sampler=who.partition(" (nothing is claimed")[0], accountant=ACCOUNTANT
         )
@@ -134,7 +134,7 @@ class SecretRecordsPlan(DistributedPlan):
                 "fewest_reports": noise.fewest,
                 "epsilon_batches_known": most([replace(events[k], sampling_rate=1.0) for k in ends]),
                 "epsilon_single_reports": most([events[k].alone() for k in ends]),
-                "guarantee": f"record level, {ONE_RECORD}, {noise.law} shares on the sum of all clients' Poisson batches",
+                "guarantee": f"record level, {ONE_RECORD}, {noise.law} shares on the sum of all clients' {self.chosen.summed}",
             }
 
         return rows(self.chosen, self.sizes, remaining, events, rounds=self.participations, more=more)
