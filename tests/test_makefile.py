@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,21 @@ def test_what_the_automatic_run_calls_are_targets():
     assert parts.split() == ["check", "test", "package", "docs", "notebooks", "docs-commands", "test-faults"]
     targets = set(re.findall(r"^([\w-]+):", text, flags=re.MULTILINE))
     assert set(parts.split()) - {"notebooks"} <= targets
+
+
+def test_a_test_file_that_cannot_be_imported_is_an_error_and_not_left_out(tmp_path):
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("from tacit.check import nothing_of_that_name\n\n\ndef test_it():\n    pass\n", "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        MAKEFILE.with_name("pyproject.toml"),
+        "-p",
+        "no:cacheprovider",
+        broken,
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
+    assert "nothing_of_that_name" in done.stdout
