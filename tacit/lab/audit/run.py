@@ -262,6 +262,6 @@ def audit_site(site: Path, *, level: float = LEVEL) -> RunAudit:
         read_observations(folder, rounds, canaries.everywhere[1]),
         str(site.resolve()),
         place,
-        f"to {words.relation}; against {words.adversary}",
+        f"to {words.relation}; against {words.adversary.rstrip(',')}",
     )
     return judged([own], level=level)

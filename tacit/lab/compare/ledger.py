@@ -136,7 +136,8 @@ class Total:
         )
         return (
             f"{runs} at most epsilon {shown(self.epsilon)} at delta {shown_delta(self.delta)} per {self.unit} ({self.relation}),"
-            f" against {self.adversary}, if {seen} are seen: basic composition, for whoever is in no test rows{whom}.{out}"
+            f" against {self.adversary.rstrip(',')}, if {seen} are seen:"
+            f" basic composition, for whoever is in no test rows{whom}.{out}"
         )
 
     @property
