@@ -53,6 +53,11 @@ class Rates:
         return bool(self.rates.min() < 1)
 
     @property
+    def assumes(self) -> tuple[str, ...]:
+        """What amplification rests on, where any batch is drawn."""
+        return ("nobody learns which records were drawn",) if self.drawn else ()
+
+    @property
     def summed(self) -> str:
         """What of all clients is in a round's sum."""
         return "Poisson batches" if self.drawn else "records"
@@ -168,8 +173,8 @@ def rows(
                 "epsilon_spent": max(
                     price.epsilon(((events[k], rounds),), delta=remaining.population.delta) for k in ends
                 ),
-                "noise_over_batch": z / chosen.batch(sizes),
                 **more(ends),
+                "noise_over_batch": z / chosen.batch(sizes),
             }
         )
     return table

@@ -33,6 +33,7 @@ from tacit.table import Column, Table
 
 CAPTIONED = ("delta", "guarantee", "ledger", "ledger_runs", "ledger_delta", "note", "most_share")
 KEPT = ("clients", "names", "epsilon", "noise_multiplier", "affordable_rounds", "affordable_turns")  # above the line
+BESIDE = ("epsilon_spent", "epsilon_batches_known")  # above it, too, where batches' secrecy is all that parts them
 HEADS = {
     "names": "who",
     "noise_multiplier": "noise over clip",
@@ -53,7 +54,8 @@ def table(answer: list[dict[str, Any]]) -> Drawn:
     # of what is asked beside training a terminal has room for the price alone; one row is everybody
     names = [name for name in first if name not in CAPTIONED and not name.endswith("_noise_multiplier")]
     heads = {name: HEADS.get(name, name.replace("_", " ")) for name in names if name != "names" or len(answer) > 1}
-    same = [name for name in heads if name not in KEPT and all(row[name] == first[name] for row in answer)]
+    above = KEPT + BESIDE * (BESIDE[-1] in first)
+    same = [name for name in heads if name not in above and all(row[name] == first[name] for row in answer)]
     caption = [first["guarantee"], f"delta {shown_delta(first['delta'])}"]
     caption += [f"{heads[name]} {_span(name, first[name])}" for name in same]
     if (share := first.get("most_share", 1.0)) < 1:

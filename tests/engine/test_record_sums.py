@@ -30,6 +30,7 @@ from tacit.privacy.rates import choose, rough
 from tacit.random import seeded
 from tacit.report.collect import run_page
 from tacit.report.plan import of_experiment
+from tacit.report.plan import table as plan_table
 from tacit.training.optimizer import CONSTANT, Sgd
 from tacit.training.sgd import Trained, Workspace, clipped_sum_slow
 from tacit.types import Bounded, Budget, Client, Message
@@ -483,6 +484,22 @@ def test_nothing_is_called_secret_where_every_record_is_in_every_sum(kind):
     assert rates.max() < 1
     assert sampler.startswith("Poisson batches, secret at each of 4 clients at a rate of its own, ")
     assert level.endswith("all clients' Poisson batches")
+
+
+@pytest.mark.parametrize("kind", ["central", "distributed"])
+def test_what_rests_on_the_secrecy_of_batches_is_said_and_priced_without_it_for_every_group(kind):
+    secrecy = "nobody learns which records were drawn"
+    made = experiment(privacy={"kind": kind, "noise_multiplier": 0.8, "epsilon": (2.0, 2.0, 4.0, 4.0)})
+    assert secrecy in built(made).promise.assumes
+    assert secrecy not in built(experiment(privacy={"kind": kind, "noise_multiplier": 100.0})).promise.assumes
+    drawn = plan_table(of_experiment(made))
+    heads = [str(column.header) for column in drawn.columns]
+    where = heads.index("epsilon spent")
+    assert heads[where + 1] == "epsilon batches known"
+    assert "batches known" not in str(drawn.caption)
+    spent, known = ([float(str(cell)) for cell in drawn.columns[k].cells] for k in (where, where + 1))
+    assert len(known) == 2
+    assert all(more > less for more, less in zip(known, spent, strict=True))
 
 
 def test_a_plan_says_where_noise_at_every_client_or_a_trusted_server_would_serve_better():

@@ -15,7 +15,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
-from tacit.privacy.guarantee import ONE_RECORD, Words
+from tacit.privacy.guarantee import FLOATS, ONE_RECORD, Words
 from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import Plan, Remaining, Traits
 from tacit.privacy.rates import Rates, advice, choose, rows
@@ -91,7 +91,8 @@ class RecordSumsPlan(Plan):
 
     def words(self, experiment: Experiment) -> Words:
         """Against everybody who sees the models; batches, where any are drawn, are the clients' secrets."""
-        return Words(MODELS, ONE_RECORD, f"{self.chosen.words}, and one noise on their sum")
+        who = f"{self.chosen.words}, and one noise on their sum"
+        return Words(MODELS, ONE_RECORD, who, assumes=(*FLOATS, *self.chosen.assumes))
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""

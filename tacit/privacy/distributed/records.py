@@ -109,9 +109,8 @@ class SecretRecordsPlan(DistributedPlan):
         """As of other sums, for one record."""
         said = super().words(experiment)
         who = f"{self.chosen.words}, in {said.sampler}"
-        return replace(
-            said, relation=ONE_RECORD, sampler=who.partition(" (nothing is claimed")[0], accountant=ACCOUNTANT
-        )
+        who, assumes = who.partition(" (nothing is claimed")[0], (*said.assumes, *self.chosen.assumes)
+        return replace(said, relation=ONE_RECORD, sampler=who, accountant=ACCOUNTANT, assumes=assumes)
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""
@@ -131,8 +130,8 @@ class SecretRecordsPlan(DistributedPlan):
 
         def more(ends: Sequence[int]) -> dict[str, Any]:
             return {
-                "fewest_reports": noise.fewest,
                 "epsilon_batches_known": most([replace(events[k], sampling_rate=1.0) for k in ends]),
+                "fewest_reports": noise.fewest,
                 "epsilon_single_reports": most([events[k].alone() for k in ends]),
                 "guarantee": f"record level, {ONE_RECORD}, {noise.law} shares on the sum of all clients' {self.chosen.summed}",
             }
