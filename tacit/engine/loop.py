@@ -83,7 +83,7 @@ def loop(parts: Parts, ledger: Ledger | None, folder: Folder, trainer: Trainer, 
             with watch("evaluate"):
                 tested = _finite(evaluated(), state, r) | (backdoor(parts, state.result) if due else {})
                 record = {"round": r, **tested, **traffic.record(cohort, spent, moved, info)}
-                record |= {} if trainer.absent is None else {"absent": dict(trainer.absent)}
+                record |= {} if trainer.absent is None else {"absent": dict(trainer.absent), **(trainer.counts or {})}
             seconds = watch.read()
             record |= seconds | {"seconds": sum(seconds.values())}
             with watch("write"):

@@ -148,6 +148,7 @@ class Trainer:
     """Trains the clients of a round, here or at sites of their own. Called with bytes it gives bytes, in the cohort's order."""
 
     absent: Any = None  # {name: reason} of who did not answer in the last round; None: nobody can be missing
+    counts: Any = None  # how many took part and answered, where the loop has not seen all of it
     unpaid: Any = frozenset()  # the clients whose own ledger does not pay any more
 
     def __call__(self, received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:

@@ -119,14 +119,18 @@ class Group:
 
     def _settled(self, collecting: Collecting) -> list[str]:
         # the list and its sum, fixed before anybody signs it
-        folder, name, round = self.trainer().folder, f"masked-{self.name}.bin", collecting.attempt.round
-        if (kept := find(folder, name, round)) is None:
+        trainer = self.trainer()
+        folder, name, round = trainer.folder, f"masked-{self.name}.bin", collecting.attempt.round
+        found = kept = find(folder, name, round)
+        if kept is None:
             survivors = collecting.survivors
             total = torch.from_numpy(np.asarray(collecting.total).view(f"<i{collecting.bits // 8}"))
             kept = keep(folder, name, round, pack(Message("server", {"total": total}, {"survivors": survivors})))
         message = unpack(kept)
         collecting.total = message.tensors["total"].numpy().view(f"<u{collecting.bits // 8}")
         collecting.reported = names_of(message.facts["survivors"])
+        if found is not None:
+            trainer.fixed(self.roster.names, collecting.survivors)
         return collecting.survivors
 
     def _refuse_few(self, heard: Heard, nodes: Mapping[str, int], survivors: list[str], round: int, did: str) -> None:

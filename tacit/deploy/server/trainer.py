@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from tacit.wire import pack, unpack
 
 ASKED = "asked.bin"
 MOST_EPSILON = 1e9  # more is no budget; and a whole number of a thousand digits is no float
+LATE = "is not on the list of the round's sum, which was fixed before the server was started again"
 EVERY_SECONDS = 1.0  # between two words about one round
 
 
@@ -116,6 +117,11 @@ class OverGrid(Trainer):
     most: int = ANSWER_BYTES  # bytes of one answer
     spent: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # of the last round, with the reason
+    counts: dict[str, int] = field(
+        default_factory=dict
+    )  # of the last round, where its sum's list is of an earlier start
+    came: set[str] = field(default_factory=set)  # whose answers the last round has
+    took_part: set[str] = field(default_factory=set)  # in the last round, by the question that is on disk too
     unpaid: set[int] = field(default_factory=set)  # whose own ledger does not pay any more
     left: set[int] = field(default_factory=set)  # who is not connected, and was not there in the last round
     status: Status | None = None  # is told who has answered, where that is no secret
@@ -150,6 +156,8 @@ class OverGrid(Trainer):
         missing = {self.names[index]: heard.why(self.nodes.get(index)) for index in cohort if index not in came}
         self.unpaid |= {asked[node] for node in heard.unpaid}
         self.absent = {self.names[index]: AWAY for index in sorted(self.left)} | missing
+        self.counts, self.came = {}, {self.names[index] for index in came}
+        self.took_part = {self.names[index] for index in cohort} | (joined or set())
         needed = min(self.min_clients, len(cohort))
         if len(came) < needed and len(heard.unpaid) == len(missing):
             raise BudgetExhausted(f"Round {round + 1} cannot be paid for: {listed(missing)}")
@@ -166,6 +174,14 @@ class OverGrid(Trainer):
             if (spent := spent_of(facts)) is not None:
                 self.spent[self.names[index]] = spent
             yield attributed(raw, self.names[index]), {}
+
+    def fixed(self, members: Collection[str], survivors: Sequence[str]) -> None:
+        """Takes who is in the sum of these members from its list, which an earlier start of the server has fixed: a site of it
+        may be gone since, and one that is not on it may have answered since."""
+        self.came = self.came - set(members) | set(survivors)
+        late = dict.fromkeys(sorted(self.took_part & set(members) - set(survivors)), LATE)
+        self.absent = late | {name: why for name, why in self.absent.items() if name not in survivors}
+        self.counts = {"cohort": len(self.took_part), "answered": len(self.came)}
 
     def away(self) -> set[int]:
         """Lets in who has come, and returns the clients that have left, who are not asked and so not charged: whose node is not

@@ -175,11 +175,30 @@ def test_a_list_that_was_signed_is_the_one_that_is_opened_also_when_others_are_b
         deployed.run(deployed.grid(change=dies), round_seconds=3)
     history = deployed.run(resume=True)
     (record,) = history.rounds
-    assert record["absent"] == {}
-    assert record["opened"] == 1
+    assert set(record["absent"]) == {"client-3"}
+    assert "not on the list" in record["absent"]["client-3"]
+    assert (record["cohort"], record["answered"], record["opened"]) == (4, 3, 1)
     signed = [any(line["kind"] == "sign" for line in log(deployed, index)) for index in range(4)]
     assert signed == [True, True, True, False]
     assert all("again" not in line["text"] for line in log(deployed, 3) if line["kind"] == "unmask")
+
+
+def test_a_site_that_is_gone_after_it_signed_the_list_is_in_the_record_of_the_sum_that_it_is_in(federation):
+    """The server dies beside it, and goes on with the other three."""
+    deployed = federation(train={"rounds": 1})
+
+    def dies(ask, node, reply):
+        if ask["kind"] == "unmask":
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        deployed.run(deployed.grid(change=dies))
+    history = deployed.run(deployed.grid(gone=(3,)), resume=True, join_seconds=3, round_seconds=3)
+    (record,) = history.rounds
+    assert (record["cohort"], record["answered"], record["opened"]) == (4, 4, 1)
+    assert record["absent"] == {}
+    assert charges(deployed) == [[0]] * 4
 
 
 def test_a_site_that_restarts_between_any_two_legs_still_takes_the_next(federation, monkeypatch):
