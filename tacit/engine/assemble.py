@@ -293,6 +293,11 @@ def assemble(
     device, *_ = [_device(name) for name in experiment.run.devices]
     theta = flatten(model.to(device))
     plan = kind_of(experiment).plan(experiment, population, size=theta.numel(), own=own)
+    if experiment.train.min_clients > 1 and (plan.traits.trusts_server or plan.sampler.charges_all):
+        raise BadInput(
+            "With central DP a round goes on whoever is drawn, even nobody (waiting for more would give away who took part):"
+            " leave out train.min_clients."
+        )
     if local is not None and plan.traits.own_training:
         raise Refused(FOREIGN)
     if experiment.run.device != "cpu":

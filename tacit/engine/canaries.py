@@ -27,8 +27,8 @@ from tacit.crypto.grid import Quantised
 from tacit.engine.assemble import Parts
 from tacit.engine.run_folder import Folder
 from tacit.errors import BadData, BadInput, KeyRefused
-from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.mechanism import CohortMechanism, NoiseState, TrainingMechanism
+from tacit.privacy.samplers import Poisson
 from tacit.random import Derive, Stream, keyed
 from tacit.training.flat import blocks
 from tacit.training.sgd import DpSgd, NoisedUpdate, Trained, Workspace
@@ -211,11 +211,10 @@ def with_canary_clients(
 
 
 def _drawn(own: CohortMechanism, stream: Stream, count: int) -> np.ndarray:
-    if not isinstance(own, CohortGaussian):
+    if type(own.cohorts) is not Poisson:
         raise BadInput("Canary clients are drawn by Tacit's own cohorts: leave out [audit].")
-    times = max(1, -(-count // own.population))
-    larger = replace(own, population=times * own.population, cohort=times * own.cohort)
-    _, drawn = larger.sample(larger.init(), stream, larger.population)
+    times = max(1, -(-count // own.cohorts.population))
+    drawn = Poisson(times * own.cohorts.population, times * own.cohorts.cohort).draw(stream, 0)
     return drawn[drawn < count]
 
 

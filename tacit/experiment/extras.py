@@ -166,7 +166,7 @@ def refuse_unauditable(experiment: "Experiment") -> None:
             'audit.canaries are held against what is promised: set privacy.kind to "local", "central" or "distributed",'
             " or leave out [audit]."
         )
-    if privacy.sampler == "cyclic":
+    if privacy.public_cohorts:
         raise BadInput(
             "What a canary did is read off noise that is independent in every round, and that of a cycle is not: leave out"
             " [audit], and use `tacit audit EXPERIMENT`, which covers it."

@@ -139,7 +139,7 @@ class Experiment(BaseModel):
         everybody is in every round it does not, unless the clip adapts: then an absent client and an empty one are counted
         differently."""
         privacy = self.privacy
-        if privacy.kind != "central" or privacy.sampler == "cyclic" or privacy.sums_records:
+        if privacy.kind != "central" or privacy.public_cohorts or privacy.sums_records:
             return privacy.foreign
         return self.train.clients_per_round is not None or privacy.adaptive_clip is not None
 
@@ -220,20 +220,15 @@ def _refuse_beside_sums_of_records(experiment: Experiment) -> None:
 
 def _refuse_beside_central(experiment: Experiment) -> None:
     train, privacy, aggregate = experiment.train, experiment.privacy, experiment.aggregate
-    if privacy.sampler == "cyclic" and train.clients_per_round is None:
+    if privacy.public_cohorts and train.clients_per_round is None:
         raise BadInput(
-            'privacy.sampler = "cyclic" deals the clients into groups that take turns: set train.clients_per_round, the size of'
-            " one."
+            f'privacy.sampler = "{privacy.sampler}" deals the clients into groups that take turns: set train.clients_per_round,'
+            " the size of one."
         )
     if privacy.bands is not None and privacy.bands > train.rounds:
         raise BadInput(
             f"Noise of {privacy.bands} bands takes as many rounds to be whole, and there are {train.rounds}: raise"
             " train.rounds, or set privacy.bands lower."
-        )
-    if train.min_clients > 1:
-        raise BadInput(
-            "With central DP a round goes on whoever is drawn, even nobody (waiting for more would give away who took part):"
-            " leave out train.min_clients."
         )
     if aggregate.rule not in (None, "mean"):
         raise BadInput(

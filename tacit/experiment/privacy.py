@@ -44,6 +44,8 @@ class PrivacySection(Section):
     no limit. `delta` is for all runs of a ledger together; `delta_share` is this run's part of it, and a must where `ledger`
     names one that runs share."""
 
+    public_cohorts: ClassVar[bool] = False  # whether everybody may know who takes part in a round: of the sampler
+
     kind: str = "none"  # none, local, central, distributed, or package.module:name
     unit: Unit | None = None  # whom epsilon protects; needed where both are possible
     epsilon: Epsilon | None = None  # a number for all, a table by client, a list, a distribution, or {file = ...}
@@ -182,6 +184,8 @@ class Central(Trusted):
 
 class Cyclic(Trusted):
     """Clients take turns in public, and the noise of rounds is correlated."""
+
+    public_cohorts: ClassVar[bool] = True
 
     sampler: Literal["cyclic"] = "cyclic"  # in public, by turns
     bands: Count | None = None  # over how many rounds noise is correlated; default: as many as there are groups

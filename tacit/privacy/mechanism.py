@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -76,6 +76,10 @@ class CohortMechanism(ABC):
     Assumes, of its caller: a secret cohort is told to nobody, in a public one nobody is in a sum out of turn and a round is
     released once; weights are at most 1, and what is divided by is public."""
 
+    single_release: ClassVar[bool] = (
+        False  # noise goes on from round to round: `round_of` says before which round it is
+    )
+
     noise_multiplier: float
     clip: float  # the norm of a client's update: how far one client can move the sum
     cohorts: Any  # the sampler that draws a round, and prices it
@@ -105,6 +109,10 @@ class CohortMechanism(ABC):
     def at(self, clip: float) -> Self:
         """The same with another clip: noise and clip move together, so the price stays. Raises BadInput unless it is above 0."""
         return replace(self, clip=clip)  # type: ignore[type-var]
+
+    def with_noise(self, multiplier: float) -> Self:
+        """The same with another noise multiplier, and the price that goes with it. Raises BadInput unless it is above 0."""
+        return replace(self, noise_multiplier=multiplier)  # type: ignore[type-var]
 
     @property
     def sensitivity(self) -> float:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import dp_accounting
 import numpy as np
@@ -71,9 +71,17 @@ class Words(NamedTuple):
 
 
 class Sampler(Participation, ABC):
-    """Cohorts that a trusted server draws and noises: what a client's part in a round costs rests on this very draw."""
+    """Cohorts that a trusted server draws and noises: what a client's part in a round costs rests on this very draw. Everybody
+    pays for every round, unless the cohorts are public (`charges_all` false). Assumes: it is frozen and its repr holds every
+    number of the draw, which is keyed by it. Raises: TypeError for a public sampler that does not say whose slot a round is."""
 
     charges_all: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for name in () if cls.charges_all else ("scheduled", "slots"):
+            if getattr(cls, name) is getattr(Participation, name):
+                raise TypeError(f"{cls.__name__} charges only those who take part, so it needs `{name}`")
 
     @abstractmethod
     def draw(self, stream: Stream, round: int) -> np.ndarray:
@@ -169,9 +177,19 @@ def named(name: str | None) -> type[Sampler]:
 
 
 def of(experiment: Experiment, clients: int) -> Participation:
-    """Who takes part in an experiment's rounds. Raises BadInput for a cohort larger than the population."""
+    """Who takes part where a kind says nothing else. Raises BadInput for a cohort larger than the population."""
+    return Participation(clients, experiment.train.clients_per_round or clients)
+
+
+def drawn(experiment: Experiment, clients: int) -> Sampler:
+    """The sampler that a trusted server draws an experiment's cohorts with. Raises BadInput as `of`, and where the experiment
+    takes a public sampler's cohorts for a secret, or a secret one's for public."""
+    privacy, kind = experiment.privacy, named(experiment.privacy.sampler)
+    if kind.charges_all == privacy.public_cohorts:
+        is_so, said = ("secret", "public") if kind.charges_all else ("public", "secret")
+        raise BadInput(
+            f"The cohorts of privacy.sampler = {privacy.sampler or 'poisson'!r} are {is_so}, and [privacy] says {said}:"
+            " let `public_cohorts` of its table (tacit/experiment/privacy.py) say what the sampler does."
+        )
     cohort = experiment.train.clients_per_round or clients
-    if experiment.privacy.kind != "central" or experiment.privacy.sums_records:
-        return Participation(clients, cohort)
-    kind = named(experiment.privacy.sampler)
     return cyclic(clients, cohort, seed=experiment.seeds.noise) if kind is Cyclic else kind(clients, cohort)

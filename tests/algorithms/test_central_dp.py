@@ -12,13 +12,14 @@ from tacit.algorithms import finished
 from tacit.algorithms.central_dp import CentralDP, QuantileClip
 from tacit.errors import BadInput, TrainingDiverged
 from tacit.privacy.central.kind import CohortGaussian
+from tacit.privacy.samplers import Poisson
 from tacit.random import seeded
 from tacit.training.optimizer import Sgd
 from tacit.training.sgd import Trained
 from tacit.types import Budget, Client, Message, Raw
 
 SIZE = 400
-MECHANISM = CohortGaussian(1.0, clip=0.5, population=40, cohort=10)
+MECHANISM = CohortGaussian(1.0, clip=0.5, cohorts=Poisson(40, 10))
 NAMES = [f"c{i}" for i in range(40)]
 
 
@@ -228,3 +229,15 @@ def test_several_clients_release_at_once_what_each_would_by_itself():
         assert torch.allclose(sent.tensors["update"], alone.tensors["update"], rtol=1e-3)
         assert float(sent.tensors["update"].norm()) <= made.mechanism.clip
         assert info["clipped"] == float(not alone.facts["unclipped"])
+
+
+def test_public_turns_hold_also_where_noise_begins_anew_in_every_round():
+    groups = (frozenset(NAMES[:20]), frozenset(NAMES[20:]))
+    made = quiet(groups=groups)
+    for round in (0, 3, 2):  # no round is the noise's own
+        mine, other = ("c0", "c20") if round % 2 == 0 else ("c20", "c0")
+        messages = [message(mine, of_norm(0.25)), message(other, of_norm(0.25, at=1))]
+        after, told = served(made, messages, round=round)
+        assert told["refused"] == {other: f"it is not its turn in round {round + 1}"}
+        assert float(after.params[0]) == pytest.approx(0.025)
+        assert float(after.params[1]) == pytest.approx(0.0, abs=1e-6)

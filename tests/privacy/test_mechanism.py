@@ -19,6 +19,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.distributed.mechanism import even
 from tacit.privacy.local import SampledGaussian
+from tacit.privacy.samplers import Poisson
 from tacit.random import seeded
 from tacit.training.optimizer import Sgd
 from tacit.types import Bounded, Message, Private
@@ -28,7 +29,7 @@ SHARES = {"law": "skellam", "l2_squared": 400, "dimension": D, "fewest": 6, "col
 SPENT = Bounded(torch.ones(D), 0.5)
 MECHANISMS = {
     "local": (SampledGaussian(1.3, 0.5, 0.2, steps=4), SPENT),
-    "poisson cohorts": (CohortGaussian(1.3, 0.5, SIZE, 10), SPENT),
+    "poisson cohorts": (CohortGaussian(1.3, 0.5, Poisson(SIZE, 10)), SPENT),
     "shares": (even(multiplier=2.0, **SHARES), Quantised(np.ones(D, dtype=np.int64), 400, 20)),
 }
 
@@ -139,7 +140,7 @@ class Alternating(CohortGaussian):
 
 
 def test_a_server_hands_the_noise_of_one_round_to_the_next_and_a_checkpoint_can_hold_it():
-    central = CentralDP(Alternating(1.0, 0.5, 40, 10), {"a": 1.0}, 1.0, local=None, optimizer=Sgd())
+    central = CentralDP(Alternating(1.0, 0.5, Poisson(40, 10)), {"a": 1.0}, 1.0, local=None, optimizer=Sgd())
     state, moves = central.init(torch.zeros(D)), []
     for r in range(4):
         told = central.broadcast(state, [], round=r)

@@ -16,6 +16,7 @@ from tacit.errors import BadInput
 from tacit.privacy.central.banded import Banded, BandedGaussian
 from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.mechanism import FAST_FROM, ExactSum, bound, norm_bound, row_norm_bounds, row_scales
+from tacit.privacy.samplers import Poisson
 from tacit.random import seeded
 from tacit.training.flat import flatten
 from tacit.training.optimizer import Sgd
@@ -30,7 +31,7 @@ QUIET = 1e-9  # noise over sensitivity: too small to see
 def mechanisms(clients):
     turns = BandedGaussian(QUIET, 1.0, Banded((1.0,), rounds=1), groups=(0,) * clients, cycle=1)
     return {
-        "poisson": CohortGaussian(QUIET, clip=1.0, population=clients, cohort=clients),
+        "poisson": CohortGaussian(QUIET, clip=1.0, cohorts=Poisson(clients, clients)),
         "cyclic": turns,
     }
 

@@ -13,6 +13,7 @@ from tacit.algorithms.central_dp import QuantileClip
 from tacit.errors import BadInput
 from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.local import SampledGaussian
+from tacit.privacy.samplers import Poisson
 from tacit.random import Stream, seeded
 from tacit.training.sgd import Clipper, dp_sgd, workspace
 
@@ -72,7 +73,7 @@ def test_a_clip_that_adapts_stays_where_its_noise_is_a_number():
     for b in (True, False):
         clip = 0.1
         for turn in range(3000):
-            mechanism = CohortGaussian(1.0, clip, 10, 10, count_std=1.0)
+            mechanism = CohortGaussian(1.0, clip, Poisson(10, 10), count_std=1.0)
             clip = QuantileClip(0.5, 0.9).next(mechanism, [b] * 10, seeded(0)(turn))
         assert 1e-10 < clip < 1e10
 

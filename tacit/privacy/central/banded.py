@@ -5,6 +5,7 @@ apart, so each is one Gaussian release with multiplier z (docs/derivations.md); 
 import math
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -123,6 +124,8 @@ class BandedGaussian(CohortMechanism):
     when; it is as secret as an update. Guarantee: every slot of a client costs `event()`, even if vectors depend on what was
     released. Assumes: a round is released once, with the state that the round before it left. Raises: BadInput for a cycle
     shorter than the bands."""
+
+    single_release: ClassVar[bool] = True
 
     noise_multiplier: float
     clip: float

@@ -1,8 +1,7 @@
 """Central DP: the server is trusted, clips every update and noises the sum of a cohort, drawn in secret or public in a cycle."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -34,18 +33,20 @@ class CohortGaussian(CohortMechanism):
     """Draw a cohort, sum its vectors of norm at most C, add N(0, (z C)^2 I). With `count_std` the number of clients whose
     update was within C is released too, under that noise; the noise on the sum then grows so that both cost z. Guarantee: one
     round costs `event()`, whoever answers. Assumes: nobody is told who was drawn; floats stand for real numbers. Raises:
-    BadInput for a count whose noise alone would cost more."""
+    BadInput for public cohorts, and for a count whose noise alone would cost more."""
 
     noise_multiplier: float
     clip: float
-    population: int
-    cohort: int
-    sampler: str = field(default="poisson", init=False)  # a part of the key of the noise
+    cohorts: samplers.Sampler  # type: ignore[override]
     count_std: float | None = None
 
     def __post_init__(self) -> None:
         check.positive(noise_multiplier=self.noise_multiplier, clip=self.clip)
-        self.cohorts  # noqa: B018 - refuses what cannot be drawn
+        if not self.cohorts.charges_all:
+            raise BadInput(
+                f"Noise that begins anew in every round is priced for secret cohorts, and those of {type(self.cohorts).__name__}"
+                " are public: use a sampler whose `charges_all` is true, or samplers.Cyclic."
+            )
         if self.count_std is not None:
             check.positive(count_std=self.count_std)
             if self.noise_multiplier >= 2 * self.count_std:
@@ -54,9 +55,13 @@ class CohortGaussian(CohortMechanism):
                     f"{text} {self.noise_multiplier:.3g} allows: set privacy.adaptive_clip.count_noise higher."
                 )
 
-    @cached_property
-    def cohorts(self) -> samplers.Poisson:  # type: ignore[override]
-        return samplers.Poisson(self.population, self.cohort)
+    def __repr__(self) -> str:
+        # the key of the noise: every number of the sampler is in it
+        who = self.cohorts
+        how = "poisson" if type(who) is samplers.Poisson else repr(who)
+        noise = f"noise_multiplier={self.noise_multiplier!r}, clip={self.clip!r}"
+        cohorts = f"population={who.population!r}, cohort={who.cohort!r}, sampler={how!r}"
+        return f"{type(self).__qualname__}({noise}, {cohorts}, count_std={self.count_std!r})"
 
     @property
     def noise_std(self) -> float:
@@ -77,8 +82,8 @@ class CohortGaussian(CohortMechanism):
 
     def sample(self, state: NoiseState, stream: Stream, size: int) -> tuple[NoiseState, np.ndarray]:
         """The clients of one round. Raises BadInput for another number of clients than was priced."""
-        if size != self.population:
-            raise BadInput(f"This cohort is priced for {self.population} clients, got {size}.")
+        if size != self.cohorts.population:
+            raise BadInput(f"This cohort is priced for {self.cohorts.population} clients, got {size}.")
         return state, self.cohorts.draw(stream, 0)
 
     def _noised(self, state: NoiseState, stream: Stream, total: torch.Tensor) -> tuple[NoiseState, Private]:
@@ -89,7 +94,7 @@ class CohortGaussian(CohortMechanism):
         if self.count_std is None:
             return super().noised_share(stream, unclipped, answers)
         centred = unclipped - answers / 2 + self.count_std * float(stream.normal(1))
-        return 0.5 + centred / self.cohort
+        return 0.5 + centred / self.cohorts.cohort
 
 
 # The plans.
@@ -101,7 +106,7 @@ UNWATCHED = (
 )
 ALL_SEEN = "everybody who sees the models and who took part in which round (the server is trusted)"
 CLIP_RATE = 0.2  # eta_C: section 3.1 of arXiv:1905.03871
-M = TypeVar("M", CohortGaussian, BandedGaussian)
+M = TypeVar("M", bound=CohortMechanism)
 COUNT_SHARE = 20  # sigma_b = m / 20: section 3.1 of arXiv:1905.03871
 
 
@@ -112,7 +117,7 @@ class WeighedSums(Plan):
 
     traits: ClassVar[Traits] = Traits(summed=True, trusts_server=True, own_training=False)
 
-    mechanism: Any  # a CohortMechanism with `cohorts`, its sampler, and a noise multiplier
+    mechanism: CohortMechanism
     participations: int
     weights: np.ndarray = field(repr=False)
 
@@ -200,7 +205,7 @@ class BandedPlan(WeighedSums):
     everybody who sees the models, who takes part in which round included. Assumes: the server is trusted with single
     updates and with its noise, and releases every round once."""
 
-    traits: ClassVar[Traits] = replace(WeighedSums.traits, single_release=True)
+    traits: ClassVar[Traits] = replace(WeighedSums.traits, single_release=BandedGaussian.single_release)
 
     mechanism: BandedGaussian
 
@@ -264,10 +269,9 @@ def _noised(mechanism: M, experiment: Experiment, population: Population, rounds
         raise BadInput("epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier.")
 
     def cost(z: float) -> float:
-        event = replace(mechanism, noise_multiplier=z).event()
-        return price.epsilon(((event, rounds),), delta=population.delta)
+        return price.epsilon(((mechanism.with_noise(z).event(), rounds),), delta=population.delta)
 
-    return replace(mechanism, noise_multiplier=price.smallest(cost, epsilon=epsilon))
+    return mechanism.with_noise(price.smallest(cost, epsilon=epsilon))
 
 
 class Central:
@@ -281,12 +285,16 @@ class Central:
         """One noise for all clients, from their one budget; counting for an adaptive clip is part of the same price. Raises:
         BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the population."""
         privacy, rounds = experiment.privacy, experiment.train.rounds
-        who = samplers.of(experiment, len(population))
-        mechanism = CohortGaussian(privacy.noise_multiplier or 1.0, privacy.clip, who.population, who.cohort)
+        who = self.sampler(experiment, len(population))
+        mechanism = CohortGaussian(privacy.noise_multiplier or 1.0, privacy.clip, who)
         mechanism = _noised(mechanism, experiment, population, rounds)
         if privacy.adaptive_clip is not None:
             mechanism = replace(mechanism, count_std=privacy.adaptive_clip.count_noise or who.cohort / COUNT_SHARE)
         return CentralPlan(mechanism, rounds, capped_weights(population.sizes, privacy.weight_cap))
+
+    def sampler(self, experiment: Experiment, clients: int) -> samplers.Sampler:
+        """Who is drawn: what the plan draws and prices with."""
+        return samplers.drawn(experiment, clients)
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Nothing: that the server is trusted is what the kind says, and a site accepts it by accepting the experiment."""
@@ -301,7 +309,12 @@ class BandedCentral(Central):
         """One noise for all clients, from their one budget; as many bands as groups unless said. Raises: BadInput where some
         clients would never have a slot, and as `BandedGaussian`, `banded` and `one_budget`."""
         privacy, train = experiment.privacy, experiment.train
-        who = cast(samplers.Cyclic, samplers.of(experiment, len(population)))
+        who = self.sampler(experiment, len(population))
+        if type(who) is not samplers.Cyclic:  # the mechanism draws by groups and cycle alone
+            raise BadInput(
+                f"Noise across rounds is priced for clients whose slots are a whole cycle apart, which {type(who).__name__} does"
+                " not promise: use samplers.Cyclic itself."
+            )
         one_budget(population)
         if train.rounds < who.cycle:
             raise BadInput(
@@ -318,7 +331,8 @@ class BandedCentral(Central):
 
 
 def kind(experiment: Experiment) -> Kind:
-    """Of records where that is the unit; else its price rests on the secret of who was drawn, unless the sampler is public."""
+    """Of records where that is the unit; of public turns for the cycle alone; else the price rests on the secret of who was
+    drawn, and what is public is refused."""
     if experiment.privacy.sums_records:
         return CentralRecords()
-    return Central() if samplers.named(experiment.privacy.sampler).charges_all else BandedCentral()
+    return BandedCentral() if samplers.named(experiment.privacy.sampler) is samplers.Cyclic else Central()

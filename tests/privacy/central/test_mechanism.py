@@ -13,11 +13,12 @@ from tacit.errors import BadInput
 from tacit.privacy.accounting import events, price
 from tacit.privacy.central.kind import CohortGaussian
 from tacit.privacy.mechanism import bound, norm_bound, row_scales
+from tacit.privacy.samplers import Poisson
 from tacit.random import seeded
 from tacit.types import Bounded
 
-POISSON = CohortGaussian(1.3, clip=0.5, population=50, cohort=10)
-PAPER = CohortGaussian(1.0, clip=1.0, population=2400, cohort=30)  # the example of docs/papers.md
+POISSON = CohortGaussian(1.3, clip=0.5, cohorts=Poisson(50, 10))
+PAPER = CohortGaussian(1.0, clip=1.0, cohorts=Poisson(2400, 30))  # the example of docs/papers.md
 ADAPTIVE = replace(PAPER, count_std=30 / 20 * 4)
 
 
@@ -31,13 +32,13 @@ def test_the_golden_price_of_poisson_cohorts():
 
 
 def test_without_sampling_nothing_is_amplified():
-    everybody = replace(PAPER, cohort=2400)
+    everybody = replace(PAPER, cohorts=Poisson(2400, 2400))
     assert events.rate_and_multiplier(everybody.event()) == (1.0, 1.0)
     assert epsilon(everybody, rounds=1) > 3
 
 
 def test_cohorts_are_sometimes_empty_and_never_of_another_population():
-    rare, stream = replace(POISSON, cohort=1, population=5), seeded(0)("cohort")
+    rare, stream = replace(POISSON, cohorts=Poisson(5, 1)), seeded(0)("cohort")
     assert any(len(rare.sample({}, stream, 5)[1]) == 0 for _ in range(100))
     with pytest.raises(BadInput, match="priced for 5 clients, got 4"):
         rare.sample({}, stream, 4)
@@ -64,14 +65,18 @@ def test_what_is_not_finite_cannot_be_bounded(value):
     [
         ({"noise_multiplier": 0.0}, "noise_multiplier > 0"),
         ({"clip": 0.0}, "clip > 0"),
-        ({"cohort": 51}, "clients_per_round <= 50 clients, got 51"),
-        ({"cohort": 0}, "cohort >= 1"),
         ({"count_std": 0.65}, "privacy.adaptive_clip.count_noise higher"),
     ],
 )
 def test_a_mechanism_that_would_break_its_promise_is_refused(change, message):
     with pytest.raises(BadInput, match=message):
         replace(POISSON, **change)
+
+
+@pytest.mark.parametrize(("cohort", "message"), [(51, "clients_per_round <= 50 clients, got 51"), (0, "cohort >= 1")])
+def test_a_cohort_that_cannot_be_drawn_is_refused(cohort, message):
+    with pytest.raises(BadInput, match=message):
+        Poisson(50, cohort)
 
 
 def test_the_joint_price_of_sum_and_count_is_that_of_the_paper():
@@ -93,7 +98,7 @@ def test_the_noise_on_the_sum_grows_to_pay_for_the_count():
 def test_the_count_has_its_noise_and_not_two_thirds_of_it():
     stream = seeded(0)("count")
     shares = np.array([ADAPTIVE.noised_share(stream, 12, 20) for _ in range(4000)])
-    noise = (shares - 0.5) * ADAPTIVE.cohort - (12 - 10)
+    noise = (shares - 0.5) * ADAPTIVE.cohorts.cohort - (12 - 10)
     assert has_std(noise, ADAPTIVE.count_std)
     assert not has_std(noise, ADAPTIVE.count_std * 2 / 3)
 
@@ -101,7 +106,7 @@ def test_the_count_has_its_noise_and_not_two_thirds_of_it():
 def test_a_client_moves_the_count_by_one_half_whatever_its_bit():
     quiet = replace(ADAPTIVE, count_std=1e9)  # the same noise twice cancels
     shares = [quiet.noised_share(seeded(0)("count"), *counts) for counts in ((5, 10), (5, 11), (6, 11))]
-    moved = (np.array(shares[1:]) - shares[0]) * quiet.cohort
+    moved = (np.array(shares[1:]) - shares[0]) * quiet.cohorts.cohort
     assert moved == pytest.approx([-0.5, 0.5], abs=1e-3)
 
 
@@ -123,7 +128,7 @@ def test_the_clip_finds_the_quantile_of_the_norms_from_far_below_and_far_above(q
     norms = np.random.default_rng(0).lognormal(0.0, 0.5, 2000)
     stream, adapt = seeded(0)("count"), QuantileClip(quantile)
     for start in (0.01, 100.0):
-        mechanism, found = CohortGaussian(1.0, start, 2000, 200, count_std=10.0), []
+        mechanism, found = CohortGaussian(1.0, start, Poisson(2000, 200), count_std=10.0), []
         for _ in range(400):
             drawn = norms[mechanism.sample({}, stream, 2000)[1]]
             mechanism = mechanism.at(adapt.next(mechanism, (drawn <= mechanism.clip).tolist(), stream))
