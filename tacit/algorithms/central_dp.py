@@ -121,7 +121,7 @@ class CentralDP:
         return scales
 
     def collect(self, state: State, *, round: int) -> "Summing":
-        """An empty sum. Raises: BadInput where a cycle's noise is at another round, and for a clip that no round has left."""
+        """An empty sum. Raises: BadInput where noise across rounds is at another round, and for a clip that no round has left."""
         # below what adapting leaves, updates and noise come among float32's smallest numbers, where noise is rounded to nothing
         known = state.memory["clip"]
         clip = float(known) if known.dtype == torch.float64 and not known.shape else math.nan
@@ -132,11 +132,10 @@ class CentralDP:
             )
         mechanism = self.mechanism.at(clip)  # S_t: noise and clip of one round cannot differ
         total = ExactSum(state.params, clip=mechanism.clip, most=len(self.weights))
-        if not self.groups:
-            return Summing(self, state, mechanism, total, self.weights)
-        if (turn := mechanism.round_of(state.memory)) != round:
+        if mechanism.single_release and (turn := mechanism.round_of(state.memory)) != round:
             raise BadInput(f"The noise is that of round {turn + 1}, and this is round {round + 1}.")
-        return Summing(self, state, mechanism, total, self.groups[round % len(self.groups)])
+        known = self.groups[round % len(self.groups)] if self.groups else self.weights
+        return Summing(self, state, mechanism, total, round, known)
 
 
 @dataclass(frozen=True)
@@ -147,6 +146,7 @@ class Summing:
     state: State
     mechanism: CohortMechanism
     total: ExactSum
+    round: int
     known: Collection[str]  # who may be in it
     within: dict[str, bool] = field(default_factory=dict)  # by sender: whether its update was shorter than the clip
     refused: dict[str, str] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Summing:
         weights = self.algorithm.weights
         try:
             if message.sender in weights and message.sender not in self.known:
-                raise BadInput(f"it is not its turn: it takes part every {len(self.algorithm.groups)} rounds")
+                raise BadInput(f"it is not its turn in round {self.round + 1}")
             update = update_of(message, like=self.state.params, known=self.known, seen=self.seen)
             if update.is_cuda and _in_rows(self.mechanism):
                 self.waiting[message.sender] = update
