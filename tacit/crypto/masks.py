@@ -85,6 +85,8 @@ class Roster:
 def refuse_two_sums(*, of: int, at_least: int, colluding: int) -> None:
     """Refuses a run in which two sums of one attempt could be opened, or none of so few reports. Raises: BadInput."""
     threshold = fewest_shares(of=of, colluding=colluding)
+    if threshold > of:
+        raise BadInput("Masks need at least 2 clients, and privacy.colluding below their number.")
     if not threshold <= at_least <= of:
         raise BadInput(
             f"Masks among {of} clients, of which {colluding} may help the server, open sums of {threshold} to {of} reports: set"

@@ -54,6 +54,8 @@ def table(answer: list[dict[str, Any]]) -> Drawn:
     # of what is asked beside training a terminal has room for the price alone; one row is everybody
     names = [name for name in first if name not in CAPTIONED and not name.endswith("_noise_multiplier")]
     heads = {name: HEADS.get(name, name.replace("_", " ")) for name in names if name != "names" or len(answer) > 1}
+    if "epsilon_single_reports" in heads and any(row.get("sampling_rate", [1.0])[0] < 1 for row in answer):
+        heads["epsilon_single_reports"] += " (batches secret)"
     above = KEPT + BESIDE * (BESIDE[-1] in first)
     same = [name for name in heads if name not in above and all(row[name] == first[name] for row in answer)]
     caption = [first["guarantee"], f"delta {shown_delta(first['delta'])}"]

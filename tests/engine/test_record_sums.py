@@ -502,6 +502,25 @@ def test_what_rests_on_the_secrecy_of_batches_is_said_and_priced_without_it_for_
     assert all(more > less for more, less in zip(known, spent, strict=True))
 
 
+def test_the_price_of_single_reports_says_that_it_keeps_the_secrecy_of_batches(tmp_path):
+    for z, drawn in ((0.8, True), (100.0, False)):
+        made = secret(privacy={"noise_multiplier": z}, train={"rounds": 1})
+        (other,) = tacit.run(made, out=tmp_path / f"{z}").guarantee.also
+        assert other.sampler.endswith("noise and a secret batch" if drawn else "share of the noise")
+        assert ("nobody learns which records were drawn" in other.assumes) == drawn
+        shown = plan_table(of_experiment(made))
+        words = f"{shown.caption} {[str(column.header) for column in shown.columns]}"
+        assert "epsilon single reports" in words
+        assert ("epsilon single reports (batches secret)" in words) == drawn
+
+
+@pytest.mark.parametrize(("clients", "colluding"), [(1, None), (4, 4), (4, 5)])
+def test_masks_with_nobody_to_hide_among_are_refused_by_what_they_need(clients, colluding):
+    made = secret("masks", privacy={"epsilon": 2.0, "colluding": colluding}, data={"clients": clients})
+    with pytest.raises(BadInput, match=r"^Masks need at least 2 clients, and privacy\.colluding below their number\.$"):
+        built(made)
+
+
 def test_a_plan_says_where_noise_at_every_client_or_a_trusted_server_would_serve_better():
     loose = {"epsilon": (0.1, 0.1, 0.1, 20.0), "rate_cap": None}
     (said,) = {row["note"] for row in of_experiment(experiment(privacy=loose, train={"rounds": 50}))}

@@ -27,7 +27,7 @@ from tacit.privacy.plan import Plan, Remaining, Traits
 from tacit.privacy.rates import Rates, advice, choose, rows
 from tacit.privacy.wiring import Wiring, descent_of
 from tacit.random import Stream
-from tacit.types import Client, Shared
+from tacit.types import Client, Guarantee, Shared
 from tacit.wire import digest_of
 
 
@@ -111,6 +111,12 @@ class SecretRecordsPlan(DistributedPlan):
         who = f"{self.chosen.words}, in {said.sampler}"
         who, assumes = who.partition(" (nothing is claimed")[0], (*said.assumes, *self.chosen.assumes)
         return replace(said, relation=ONE_RECORD, sampler=who, accountant=ACCOUNTANT, assumes=assumes)
+
+    def single_reports(self, guarantee: Guarantee, experiment: Experiment) -> tuple[Guarantee, ...]:
+        """As of other sums: drawn batches stay secret, so their price keeps the rate."""
+        (other,) = super().single_reports(guarantee, experiment)
+        sampler = other.sampler + " and a secret batch" * self.chosen.drawn
+        return (replace(other, sampler=sampler, assumes=(*other.assumes, *self.chosen.assumes)),)
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""
