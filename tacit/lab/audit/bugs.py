@@ -81,7 +81,8 @@ def _everybody(own: Any) -> Any:
         return _wrapped(own, sample=sample)
     every = range(own.cohorts.population)
     sampler = wrap(own.cohorts, draw=lambda *_: np.array(every), scheduled=lambda *_: list(every))
-    return wrap(own, sample=sample, facts={"cohorts": property(lambda _: sampler)})
+    at: Any = lambda _, clip: _everybody(own.at(clip))  # noqa: E731
+    return wrap(own, sample=sample, at=at, facts={"cohorts": property(lambda _: sampler)})
 
 
 def _by_batch(own: Any) -> Any:
