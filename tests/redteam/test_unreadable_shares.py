@@ -1,4 +1,4 @@
-"""A cheating site whose shares nobody can read, under masks."""
+"""A cheating site under masks that would hold the run up: with shares that nobody can read, or by what it does not sign."""
 
 import pytest
 from federation.flower.conftest import Federation, lost
@@ -36,3 +36,18 @@ def test_a_question_whose_answers_were_lost_is_asked_again_as_it_was(tmp_path):
     gone = deployed.grid(change=lost((4, 0), kinds=("prepare", "train", "sign", "unmask")))
     assert deployed.run(gone, round_seconds=2, resume=True).rounds[0]["opened"] == 1
     assert charges(deployed) == [[0]] * 4
+
+
+def test_a_site_that_reports_and_then_never_signs_costs_one_sum_and_not_the_run(tmp_path):
+    deployed, away = Federation(tmp_path, changed(BASE, {"train": {"rounds": 2}})), lost((4, 0))
+
+    def reports_only(ask, node, reply):
+        return None if node == 2 and ask["kind"] == "sign" else away(ask, node, reply)
+
+    with pytest.raises(TacitError, match="if they stay away, the run then leaves this sum out"):
+        deployed.run(deployed.grid(change=reports_only), round_seconds=2)
+    gone = deployed.grid(change=lambda ask, node, reply: None if node == 2 else reply)
+    history = deployed.run(gone, round_seconds=2, resume=True)
+    assert [record["opened"] for record in history.rounds] == [0, 1]
+    assert "its sum stays closed" in history.rounds[0]["refused"]["the sum of group all"]
+    assert charges(deployed)[0] == [0, 1]

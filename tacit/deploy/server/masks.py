@@ -19,7 +19,7 @@ from tacit.deploy.server.trainer import OverGrid, find, keep
 from tacit.deploy.server.trainer import listed as in_words
 from tacit.deploy.site.masks import framed, listed, names_of, parted, shares_from_bytes, shares_to_bytes
 from tacit.deploy.site.replies import question_hash
-from tacit.errors import BadOpening, BadSignature, TacitError
+from tacit.errors import BadOpening, BadSignature, TacitError, TooFewReports
 from tacit.types import Message
 from tacit.wire import pack, unpack
 
@@ -139,7 +139,11 @@ class Group:
             return
         missing = {name: heard.why(nodes.get(name)) for name in survivors if nodes.get(name) not in heard.answers}
         text = f"Round {round + 1} is opened once {need} of {len(self.roster.names)} sites have, and {len(heard.answers)} {did}"
-        raise TacitError(f"{text} ({in_words(missing)}): {AGAIN}.")
+        folder, name = self.trainer().folder, f"unopened-{self.name}.bin"
+        if find(folder, name, round) is not None:  # one site that never comes back does not end the run
+            raise TooFewReports(f"{text} ({in_words(missing)}), after --resume too: its sum stays closed.")
+        keep(folder, name, round, b"")
+        raise TacitError(f"{text} ({in_words(missing)}): {AGAIN}; if they stay away, the run then leaves this sum out.")
 
 
 class Groups(dict[str, Group]):
