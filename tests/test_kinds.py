@@ -18,7 +18,7 @@ from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import EMPTIED, FOREIGN, Words, promise
 from tacit.privacy.ledger.ledger import Ledger
-from tacit.privacy.plan import Charging, Noising, Statement, kind_of
+from tacit.privacy.plan import Charging, Figures, Noising, Statement, kind_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TOY = {
@@ -135,8 +135,8 @@ def test_a_sampler_that_there_is_not_is_never_taken_for_another():
         samplers.named("everybody")
 
 
-def test_a_plan_is_three_protocols_of_at_most_six_members_each():
-    for part in (Charging, Noising, Statement):
+def test_a_plan_is_four_protocols_of_at_most_six_members_each():
+    for part in (Charging, Noising, Statement, Figures):
         members = {name for name in (*vars(part), *part.__annotations__) if not name.startswith("_")}
         assert len(members) <= 6, sorted(members)
 

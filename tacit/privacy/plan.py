@@ -137,7 +137,7 @@ class Noising(ABC):
 
 
 class Statement(ABC):
-    """What may be said of a plan: words, rows, and numbers for reports."""
+    """What may be promised of a plan, in words."""
 
     @abstractmethod
     def words(self, experiment: Experiment) -> Words:
@@ -158,6 +158,10 @@ class Statement(ABC):
     def title(self, experiment: Experiment) -> str:
         """The plan in a few words, for the head of a run."""
         return f"{experiment.privacy.kind} DP"
+
+
+class Figures(ABC):  # noqa: B024 - each has a usual answer
+    """What a plan shows before and beside a run: rows, advice, and numbers for reports."""
 
     def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         """`tacit plan`: a row for every group of clients that pay alike. Raises BadInput where there is nothing to plan."""
@@ -183,8 +187,8 @@ class Statement(ABC):
         return None
 
 
-class Plan(Charging, Noising, Statement):
-    """One run's noise, who pays for it, and what may be said of it."""
+class Plan(Charging, Noising, Statement, Figures):
+    """One run's noise, who pays for it, what is promised of it and what is shown."""
 
 
 class Kind(Protocol):

@@ -24,6 +24,7 @@ from tacit.lab.attacks import _roc as roc
 from tacit.lab.attacks._runs import TRUSTED, clients_of, pooled, whole, whole_update
 from tacit.lab.audit import evidence
 from tacit.parts import models
+from tacit.privacy.plan import kind_of
 from tacit.training.flat import blocks
 from tacit.wire import pack, unpack
 
@@ -149,7 +150,7 @@ class inversion(Attack):
         notes = ("Of each record the nearest of all reconstructions counts, which an attacker would not know.",)
         if experiment.privacy.sums_records:
             notes += (SUMMED,)
-        if experiment.privacy.kind == "central":
+        if kind_of(experiment).plans.traits.trusts_server:
             notes += (TRUSTED,)
         shape, strip = tuple(base.dataset.x.shape[1:]), None
         if len(shape) == 3 and shape[0] in (1, 3):  # pictures: colours, height, width
