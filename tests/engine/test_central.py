@@ -164,7 +164,7 @@ def test_capped_weights_are_divided_by_their_expectation_and_priced_alike(tmp_pa
 
 
 def test_an_adaptive_clip_starts_at_a_tenth_moves_and_is_told(tmp_path):
-    train = CENTRAL["train"] | {"rounds": 8}
+    train = CENTRAL["train"] | {"rounds": 24}  # by chance alone it falls over a few
     experiment = tacit.Experiment(
         data=CENTRAL["data"], train=train, privacy={"kind": "central", "epsilon": 8.0, **ADAPTIVE}
     )
@@ -172,7 +172,7 @@ def test_an_adaptive_clip_starts_at_a_tenth_moves_and_is_told(tmp_path):
     history = tacit.run(experiment, out=tmp_path)
     clips = [record["clip"] for record in history.rounds]
     assert clips[0] == 0.1
-    assert len(set(clips)) == 8
+    assert len(set(clips)) == 24
     assert clips[-1] > clips[0]  # norms here are well above 0.1
     z = history.summary["noise_multiplier"]["max"]
     for record in history.rounds:
