@@ -27,6 +27,7 @@ from tacit.privacy.distributed.records import RecordShare
 from tacit.privacy.ledger.reader import accounts
 from tacit.privacy.local import SampledGaussian
 from tacit.privacy.mechanism import ExactSum
+from tacit.privacy.samplers import Poisson
 from tacit.random import seeded
 from tacit.report.collect import run_page
 from tacit.types import Bounded, Private, Shared
@@ -212,7 +213,7 @@ class Shown(CohortGaussian):
 
 
 def test_a_canary_in_an_exact_sum_leaves_it_exact():
-    own = Shown(1.0, clip=0.7, population=3, cohort=3)
+    own = Shown(1.0, clip=0.7, cohorts=Poisson(3, 3))
     mechanism = with_canary_clients(own, np.array([1, 4]), np.array([True, True]), {})
     others = ExactSum(torch.zeros(6), clip=0.7, most=3)
     others.add(torch.full((6,), 0.123456789), weight=1.0)
