@@ -16,6 +16,7 @@ from conftest_deploy import until
 
 from tacit.deploy.operate.certificates import make_authority, make_node_key
 from tacit.deploy.server.gather import ASK_SECONDS
+from tacit.deploy.server.superlink import HOLD_SECONDS
 from tacit.errors import TacitError
 
 pytestmark = pytest.mark.faults
@@ -56,7 +57,7 @@ def test_an_answer_to_a_question_that_came_twice_counts_once(running):
     began = running.submit(seconds=3 * ASK_SECONDS)
     running.charged(second, 0)
     os.kill(running.pid(second), signal.SIGSTOP)
-    time.sleep(ASK_SECONDS + 1)  # then the silent are asked again
+    time.sleep(ASK_SECONDS + 2 * HOLD_SECONDS)  # then the silent are asked again, once the server's look has come back
     os.kill(running.pid(second), signal.SIGCONT)
     running.finished(began)
     running.never_under_reported()
