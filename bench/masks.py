@@ -95,7 +95,7 @@ def masks(clients: int, asked: argparse.Namespace) -> dict[str, float]:
         answers = {name: everybody[name].unmask(names, signatures) for name in names[:fewest]}
 
         def summed(names: list[str] = names, answers: dict[str, Any] = answers) -> np.ndarray:
-            collecting = Collecting(attempt, MODEL, setups, asked.parameters, bits)
+            collecting = Collecting.of(attempt, MODEL, setups, asked.parameters, bits)
             for name in names:
                 collecting.add(name, reports[name])
             return collecting.opened(answers)

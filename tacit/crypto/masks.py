@@ -16,9 +16,9 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain, combinations
 from random import SystemRandom
 from typing import Any
@@ -39,10 +39,8 @@ from tacit.errors import BadInput, BadOpening, MessageRefused, Refused, TooFewRe
 ENVELOPE_BYTES = 2 * SHARE_BYTES + 16  # two shares under ChaCha20-Poly1305
 CURVE = 2**255 - 19
 MOST_TRIED = 1_000  # choices of t shares among which false ones are looked past
-MOST_KNOWN = (
-    1_024  # answers that are remembered: where one process is all members, each asks the same of the same bytes
-)
 OWN, PAIRS = KINDS = ("own", "key")  # what is shared: the seed of a client's own mask, and of its key for pairs
+Mask = tuple[bytes, bool]
 NONCE = bytes(
     12
 )  # every envelope has a key of its own: run, round, sender, receiver and the sender's key for pairs are in it
@@ -142,7 +140,7 @@ class Setup:
         """Its key for pairs. Raises: MessageRefused for what no member signed for this attempt, or is no key."""
         if self.sender not in attempt.roster.signing:
             raise MessageRefused(f"{self.sender!r} is no member of this run.")
-        if not _signed(attempt.roster, self.sender, self.content(attempt), self.signature):
+        if not verified(attempt.roster.signing, self.sender, self.content(attempt), self.signature):
             raise MessageRefused(f"The setup of {self.sender!r} was altered, or signed for another attempt.")
         try:
             return _usable(self.key)
@@ -289,12 +287,9 @@ class Joined:
 
     def mask(self, vector: np.ndarray, *, bits: int) -> np.ndarray:
         """The integers modulo 2^bits under this client's own mask and one mask a pair: uniform to whoever lacks the seeds."""
-        masked, me = np.asarray(vector, dtype=np.int64).astype(WIDTHS[bits]), self.party.name
-        _add(masked, self.attempt.own_key(self.model, me, self.party._seed(self.attempt, OWN)), plus=True)
-        for other in self.shares:
-            if other != me:
-                _add(masked, self.pairs[other], plus=me < other)
-        return masked
+        me = self.party.name
+        own = self.attempt.own_key(self.model, me, self.party._seed(self.attempt, OWN))
+        return hidden(vector, me, own, {other: self.pairs[other] for other in self.shares if other != me}, bits=bits)
 
     def _list(self, survivors: Sequence[str]) -> bytes:
         fewest = self.attempt.roster.at_least
@@ -318,7 +313,7 @@ class Joined:
         """
         content, roster = self._list(survivors), self.attempt.roster
         signed = [name for name in survivors if name in signatures]
-        good = sum(_signed(roster, name, content, signatures[name]) for name in signed)
+        good = sum(verified(roster.signing, name, content, signatures[name]) for name in signed)
         if good < roster.threshold:
             need = f"{roster.threshold} must before anything is unmasked"
             raise Refused(f"{good} survivors signed this list, and {need}.")
@@ -326,20 +321,18 @@ class Joined:
 
 
 @dataclass
-class Collecting:
-    """The server's side of an attempt: it adds what it cannot read. Nothing here is trusted by a client, which checks itself."""
+class Adding:
+    """Masked reports as they are added up: nobody can read them here. A mask is a key, and whether it was added."""
 
-    attempt: Attempt
-    model: str
-    setups: Mapping[str, Setup] = field(repr=False)
+    members: Collection[str] = field(repr=False)
+    at_least: int
     count: int
     bits: int
-    total: np.ndarray | None = field(default=None, repr=False)
-    reported: list[str] = field(default_factory=list)
-    true: tuple[str, ...] = ()  # whose shares led to the last seed: they are tried first for the next one
+    total: np.ndarray | None = field(default=None, repr=False, kw_only=True)
+    reported: list[str] = field(default_factory=list, kw_only=True)
 
     def add(self, name: str, masked: np.ndarray) -> None:
-        if name not in self.setups:
+        if name not in self.members:
             raise MessageRefused("it takes no part in this attempt")
         if name in self.reported:
             raise MessageRefused("a second report: the first counts")
@@ -350,25 +343,50 @@ class Collecting:
 
     @property
     def survivors(self) -> list[str]:
-        if len(self.reported) < self.attempt.roster.at_least:
-            few = f"{len(self.reported)} reports arrived and {self.attempt.roster.at_least} are needed"
+        if len(self.reported) < self.at_least:
+            few = f"{len(self.reported)} reports arrived and {self.at_least} are needed"
             raise TooFewReports(f"{few}: the sum would carry less noise than was promised.")
         return sorted(self.reported)
 
+    def without(self, masks: Callable[[str, list[str]], Iterable[Mask]]) -> np.ndarray:
+        """The sum of the survivors' integers, without what `masks` says that each member has left in it."""
+        survivors, total = self.survivors, np.array(self.total, copy=True)
+        for name in self.members:
+            for key, added in masks(name, survivors):
+                _add(total, key, plus=not added)
+        return total.view(f"<i{self.bits // 8}").astype(np.int64)
+
+
+@dataclass
+class Collecting(Adding):
+    """The server's side of an attempt. Nothing here is trusted by a client, which checks itself."""
+
+    setups: Mapping[str, Setup] = field(repr=False)
+    attempt: Attempt
+    model: str
+    true: tuple[str, ...] = ()  # whose shares led to the last seed: they are tried first for the next one
+
+    @classmethod
+    def of(cls, attempt: Attempt, model: str, setups: Mapping[str, Setup], count: int, bits: int) -> "Collecting":
+        return cls(setups, attempt.roster.at_least, count, bits, setups, attempt, model)
+
     def opened(self, answers: Mapping[str, Mapping[str, int]]) -> np.ndarray:
         """The sum of the survivors' integers, from the shares that at least t of them gave. Raises: TooFewReports, BadOpening."""
-        attempt, survivors, total = self.attempt, self.survivors, np.array(self.total, copy=True)
-        if len(answers) < attempt.roster.threshold:
-            raise TooFewReports(f"{len(answers)} clients gave their shares and {attempt.roster.threshold} are needed.")
-        for name in self.setups:
+        attempt, setups = self.attempt, self.setups
+
+        def masks(name: str, survivors: list[str]) -> Iterator[Mask]:
             if name in survivors:
-                _add(total, attempt.own_key(self.model, name, self._seed(name, OWN, answers)), plus=False)
-                continue
+                yield attempt.own_key(self.model, name, self._seed(name, OWN, answers)), True
+                return
             mine = _private(self._seed(name, PAIRS, answers))
             for other in survivors:  # what each survivor has added for the absentee
-                key = X25519PublicKey.from_public_bytes(self.setups[other].key)
-                _add(total, attempt.pair_key(self.model, name, mine, other, key), plus=name < other)
-        return total.view(f"<i{self.bits // 8}").astype(np.int64)
+                key = X25519PublicKey.from_public_bytes(setups[other].key)
+                yield attempt.pair_key(self.model, name, mine, other, key), other < name
+
+        self.survivors  # noqa: B018 - too few reports come first
+        if len(answers) < attempt.roster.threshold:
+            raise TooFewReports(f"{len(answers)} clients gave their shares and {attempt.roster.threshold} are needed.")
+        return self.without(masks)
 
     def _seed(self, name: str, kind: str, answers: Mapping[str, Mapping[str, int]]) -> bytes:
         roster, wanted = self.attempt.roster, self.setups[name].commitments[KINDS.index(kind)]
@@ -382,6 +400,15 @@ class Collecting:
             f"The shares of {name!r} do not lead to the seed that it committed to: it dealt false ones, or too many of"
             f" {', '.join(sorted(givers))} gave such. The sum is lost."
         )
+
+
+def hidden(vector: np.ndarray, me: str, own: bytes, pairs: Mapping[str, bytes], *, bits: int) -> np.ndarray:
+    """The integers modulo 2^bits, plus a mask of one's own, plus the masks of pairs with later names, less those with earlier."""
+    masked = np.asarray(vector, dtype=np.int64).astype(WIDTHS[bits])
+    _add(masked, own, plus=True)
+    for other, key in pairs.items():
+        _add(masked, key, plus=me < other)
+    return masked
 
 
 def _choices(givers: Sequence[str], threshold: int) -> Iterator[tuple[str, ...]]:
@@ -401,16 +428,6 @@ def _private(seed: bytes) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(seed)
 
 
-def _signed(roster: Roster, name: str, content: bytes, signature: bytes) -> bool:
-    return _verified(roster.signing[name].public_bytes_raw(), content, signature)
-
-
-@lru_cache(maxsize=MOST_KNOWN)
-def _verified(public: bytes, content: bytes, signature: bytes) -> bool:
-    return verified({"": Ed25519PublicKey.from_public_bytes(public)}, "", content, signature)
-
-
-@lru_cache(maxsize=MOST_KNOWN)
 def _usable(raw: bytes) -> X25519PublicKey:
     key = X25519PublicKey.from_public_bytes(raw)
     _private(bytes(SEED_BYTES)).exchange(key)  # ValueError for a point of small order, whose every secret is known

@@ -47,7 +47,7 @@ class Run:
         self.vectors = {name: rng.integers(-(10**6), 10**6, SIZE) for name in self.setups}
 
     def collected(self, *, without=()):
-        made = Collecting(self.attempt, MODEL, self.setups, SIZE, self.bits)
+        made = Collecting.of(self.attempt, MODEL, self.setups, SIZE, self.bits)
         for name, mine in self.joined.items():
             if name not in without:
                 made.add(name, mine.mask(self.vectors[name], bits=self.bits))
@@ -113,8 +113,7 @@ def test_the_largest_integers_of_all_clients_come_back_and_none_beyond_is_taken(
     """2^31 / 3 is where the sum of three leaves 32 bits."""
     lanes = Lanes(4, reach, 3, WIDEST)
     names = ("a", "b", "c")
-    parties = [Party(new_signer(name), name.encode() * 32) for name in names]
-    seals = (Plain(lanes, 3), one_process(lanes, parties, at_least=3, colluding=1))
+    seals = (Plain(lanes, 3), one_process(lanes, names, at_least=3, colluding=1))
     edge = np.array([reach, -reach, 0, reach - 1])
     for seal in seals:
         collected = seal.collect(round=0)
@@ -124,6 +123,22 @@ def test_the_largest_integers_of_all_clients_come_back_and_none_beyond_is_taken(
         assert (np.asarray(collected.open()) == sum(signs) * edge).all()
     with pytest.raises(GridOverflow):
         seals[1].report(Shared(torch.from_numpy(edge + np.array([1, 0, 0, 0]))), client="a", round=0)
+
+
+def test_one_process_hides_each_report_anew_in_each_round_and_opens_the_sum_without_an_absentee():
+    seal = one_process(Lanes(SIZE, 2**20, 4, WIDEST), [f"site-{k}" for k in range(4)], at_least=3, colluding=1)
+    vector, sent = torch.arange(SIZE), set()
+    for round in range(2):
+        collected = seal.collect(round=round)
+        for k in range(3):
+            report = seal.report(Shared(vector + k), client=f"site-{k}", round=round)
+            sent.add(report["report"].numpy().tobytes())
+            collected.accept(Message(f"site-{k}", report))
+            if k < 2:
+                with pytest.raises(TooFewReports):
+                    collected.open()
+        assert (np.asarray(collected.open()) == 3 * vector.numpy() + 3).all()
+    assert len(sent) == 6
 
 
 @pytest.mark.parametrize(
@@ -351,18 +366,16 @@ def test_members_that_could_open_two_sums_or_one_of_too_few_are_refused_before_a
 
 @pytest.mark.parametrize("beyond", [2**33, -(2**33), -(2**63)])  # the last has no absolute value
 def test_an_opened_sum_that_honest_reports_could_not_have_is_refused(beyond):
-    parties = [Party(new_signer(f"site-{k}"), bytes([k + 1]) * 32) for k in range(3)]
-    seal = one_process(Lanes(1, 2**31, 3, 62), parties, at_least=3, colluding=1)
+    seal = one_process(Lanes(1, 2**31, 3, 62), ["site-0", "site-1", "site-2"], at_least=3, colluding=1)
     collected = seal.collect(round=0)
     for name, value in (("site-0", beyond), ("site-1", 0), ("site-2", 0)):
-        masked = seal.legs.joined(name, 0).mask(np.array([value]), bits=seal.bits)
+        masked = seal.legs.mask(np.array([value]), client=name, round=0, bits=seal.bits)
         collected.accept(Message(name, {"report": torch.from_numpy(masked.view("<i8"))}))
     with pytest.raises(GridOverflow):
         collected.open()
 
 
-def test_one_process_checks_a_signature_of_a_setup_and_of_a_list_again_where_a_byte_of_it_is_another():
-    """Answers are remembered by all that they depend on: after the true ones were accepted, altered ones are not."""
+def test_a_signature_of_a_setup_and_of_a_list_is_refused_where_a_byte_is_another_after_the_true_one_was_accepted():
     run = Run()
     survivors = sorted(run.parties[k].name for k in range(5))
     run.answers(survivors)

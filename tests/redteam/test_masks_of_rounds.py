@@ -79,7 +79,7 @@ def test_the_seed_of_one_round_and_ones_shares_of_two_rounds_do_not_give_the_see
 def test_a_server_opens_no_sum_of_fewer_reports_than_the_noise_was_made_for(parties):
     attempt = Attempt(roster(parties), 0)
     setups = {one.name: one.setup(attempt) for one in parties}
-    made = Collecting(attempt, "model", setups, SIZE, 32)
+    made = Collecting.of(attempt, "model", setups, SIZE, 32)
     for name, mine in list(joined(parties, attempt).items())[:2]:
         made.add(name, mine.mask(np.arange(SIZE), bits=32))
     with pytest.raises(TooFewReports):
@@ -119,7 +119,7 @@ class TwoModels:
     def without_masks(self, survivors, signatures):
         """The report of the other model without all masks that the answers about this list, and the helper, take off it."""
         answers = {name: self.others[name].unmask(survivors, signatures) for name in survivors if name in self.others}
-        adds = Collecting(self.attempt, "a", self.setups, SIZE, 32)
+        adds = Collecting.of(self.attempt, "a", self.setups, SIZE, 32)
         bare = self.report - expand(
             self.attempt.own_key("b", VICTIM, adds._seed(VICTIM, "own", answers)), SIZE, bits=32
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit.crypto.masks import Attempt, Collecting, Joined, Roster, Setup
+from tacit.crypto.masks import Attempt, Collecting, Roster, Setup
 from tacit.crypto.reports import Opened, verified
 from tacit.crypto.seal import report_bytes
 from tacit.deploy.server.gather import Heard, gather
@@ -43,8 +43,8 @@ class Group:
         one.checked(Attempt(self.roster, round))
         self.setups.setdefault(round, {})[sender] = one
 
-    def told(self, round: int) -> tuple[str, Mapping[str, Setup]]:
-        return self.model, self.setups.get(round, {})
+    def adding(self, round: int, *, count: int, bits: int) -> Collecting:
+        return Collecting.of(Attempt(self.roster, round), self.model, self.setups.get(round, {}), count, bits)
 
     def heard(self, sender: str, round: int, setup: torch.Tensor | None) -> None:
         with contextlib.suppress(
@@ -53,7 +53,7 @@ class Group:
             if setup is not None:
                 self.take(sender, round + 1, report_bytes(setup))
 
-    def joined(self, client: str, round: int) -> Joined:
+    def mask(self, vector: np.ndarray, *, client: str, round: int, bits: int) -> np.ndarray:
         raise TypeError("a server takes part in no sum")
 
     def ahead(self, round: int) -> Mapping[str, torch.Tensor]:
@@ -81,14 +81,14 @@ class Group:
             )
         return {name: one for name, one in known.items() if name in nodes}
 
-    def open(self, collecting: Collecting) -> tuple[np.ndarray, Opened]:
+    def open(self, adding: Collecting) -> tuple[np.ndarray, Opened]:
         """The sum of the survivors on the list, which is the one on disk where this round's was asked about before."""
-        trainer, round, roster = self.trainer(), collecting.attempt.round, self.roster
-        survivors = self._settled(collecting)
+        trainer, round, roster = self.trainer(), adding.attempt.round, self.roster
+        survivors = self._settled(adding)
         here = {trainer.names[index]: node for index, node in trainer.nodes.items()}
         nodes = {name: here[name] for name in survivors if name in here}
         names = {node: name for name, node in nodes.items()}
-        content = collecting.attempt.survivors(collecting.model, collecting.setups, survivors)
+        content = adding.attempt.survivors(adding.model, adding.setups, survivors)
 
         def signed(node: int, head: object, raw: bytes) -> bytes:
             if not verified(roster.signing, names[node], content, raw):
@@ -96,7 +96,7 @@ class Group:
             return raw
 
         def given(node: int, head: object, raw: bytes) -> dict[str, int]:
-            return shares_from_bytes(raw, list(collecting.setups))
+            return shares_from_bytes(raw, list(adding.setups))
 
         how: dict[str, Any] = {"seconds": trainer.seconds, "enough": roster.threshold}
         first = self._ask("sign", nodes, round, listed(survivors), accept=signed, **how)
@@ -107,31 +107,31 @@ class Group:
         self._refuse_few(second, nodes, survivors, round, "gave their shares of its masks")
         answers = {names[node]: shares for node, shares in second.answers.items()}
         try:
-            total = collecting.opened(answers)
+            total = adding.opened(answers)
         except BadOpening:  # somebody gave false shares: with everybody's they are looked past
             every = self._ask("unmask", nodes, round, body, accept=given, seconds=trainer.seconds)
             answers = {names[node]: shares for node, shares in every.answers.items()}
-            total = collecting.opened(answers)
+            total = adding.opened(answers)
         asked = (len(listed(survivors)) + len(body)) * len(nodes)
         answered = sum(map(len, signatures.values())) + sum(len(shares_to_bytes(shares)) for shares in answers.values())
         refused = {names[node]: why for node, why in (first.refusals | second.refusals).items()}
         return total, Opened([], survivors, asked, answered, refused)
 
-    def _settled(self, collecting: Collecting) -> list[str]:
+    def _settled(self, adding: Collecting) -> list[str]:
         # the list and its sum, fixed before anybody signs it
         trainer = self.trainer()
-        folder, name, round = trainer.folder, f"masked-{self.name}.bin", collecting.attempt.round
+        folder, name, round = trainer.folder, f"masked-{self.name}.bin", adding.attempt.round
         found = kept = find(folder, name, round)
         if kept is None:
-            survivors = collecting.survivors
-            total = torch.from_numpy(np.asarray(collecting.total).view(f"<i{collecting.bits // 8}"))
+            survivors = adding.survivors
+            total = torch.from_numpy(np.asarray(adding.total).view(f"<i{adding.bits // 8}"))
             kept = keep(folder, name, round, pack(Message("server", {"total": total}, {"survivors": survivors})))
         message = unpack(kept)
-        collecting.total = message.tensors["total"].numpy().view(f"<u{collecting.bits // 8}")
-        collecting.reported = names_of(message.facts["survivors"])
+        adding.total = message.tensors["total"].numpy().view(f"<u{adding.bits // 8}")
+        adding.reported = names_of(message.facts["survivors"])
         if found is not None:
-            trainer.fixed(self.roster.names, collecting.survivors)
-        return collecting.survivors
+            trainer.fixed(self.roster.names, adding.survivors)
+        return adding.survivors
 
     def _refuse_few(self, heard: Heard, nodes: Mapping[str, int], survivors: list[str], round: int, did: str) -> None:
         need = self.roster.threshold

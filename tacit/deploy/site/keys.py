@@ -202,7 +202,7 @@ class FolderSeals:
         legs = self.legs(word, roster) if self.legs else None
         if legs is None and signer is not None:
             legs = AtSite(signer, roster, run_folder(self.folder, self.run), self.rounds)
-        return Masked(lanes_of(plan, number, None), roster, cast(Legs, legs))  # without any only terms are computed
+        return Masked(lanes_of(plan, number, None), cast(Legs, legs))  # without any only terms are computed
 
 
 def seals_of(

@@ -15,7 +15,7 @@ import torch
 
 from tacit import store, wire
 from tacit.crypto.masked import SETUP
-from tacit.crypto.masks import SEED_BYTES, SHARE_BYTES, Attempt, Collecting, Joined, Party, Roster, Setup
+from tacit.crypto.masks import SEED_BYTES, SHARE_BYTES, Adding, Attempt, Joined, Party, Roster, Setup
 from tacit.crypto.reports import SIGNATURE_BYTES, Opened, Signer
 from tacit.crypto.seal import report_bytes
 from tacit.deploy.site import layout
@@ -125,7 +125,7 @@ class AtSite:
 
     def note(self, round: int, path: Path) -> None:
         """Puts on disk what the site has joined."""
-        layout.write(path, json.dumps(self.joined(self.party.name, round).record()).encode())
+        layout.write(path, json.dumps(self._joined(self.party.name, round).record()).encode())
 
     def noted(self, round: int, path: Path) -> Joined:
         """What the site had joined. Raises: BadInput for a damaged file."""
@@ -134,7 +134,10 @@ class AtSite:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise BadInput(f"{path} is damaged: put it back as it was.") from None
 
-    def joined(self, client: str, round: int) -> Joined:
+    def mask(self, vector: np.ndarray, *, client: str, round: int, bits: int) -> np.ndarray:
+        return self._joined(client, round).mask(vector, bits=bits)
+
+    def _joined(self, client: str, round: int) -> Joined:
         if self._now is None or (client, round) != (self.party.name, self._now.attempt.round):
             raise TypeError("nothing is masked before its attempt was joined")
         return self._now
@@ -143,11 +146,11 @@ class AtSite:
         """The setup of the next round, whoever will take part in it."""
         return {SETUP: octets(self.setup(round + 1))} if round + 1 < self.rounds else {}
 
-    def told(self, round: int) -> tuple[str, Mapping[str, Setup]]:
+    def adding(self, round: int, *, count: int, bits: int) -> Adding:
         raise TypeError("a site adds up no reports")
 
     def heard(self, sender: str, round: int, setup: torch.Tensor | None) -> None:
         raise TypeError("a site adds up no reports")
 
-    def open(self, collecting: Collecting) -> tuple[np.ndarray, Opened]:
+    def open(self, adding: Adding) -> tuple[np.ndarray, Opened]:
         raise TypeError("a site adds up no reports")

@@ -17,7 +17,7 @@ from tacit.algorithms.rules.pfa import threshold
 from tacit.crypto import keys, masked, proofs
 from tacit.crypto.grid import WIDEST, Grid, Lanes
 from tacit.crypto.keys import generate
-from tacit.crypto.masks import Party, refuse_two_sums
+from tacit.crypto.masks import refuse_two_sums
 from tacit.crypto.paillier import PublicKey, Randomisers, SecretKey
 from tacit.crypto.reports import Alone, Opener, Opens, Signer, Together
 from tacit.crypto.seal import Plain, Seal, Sealed
@@ -106,11 +106,8 @@ class OneProcess:
         fewer than the group's `fewest` reports is not opened."""
         noise, how = plan.noises[number], self.experiment.protect.kind
         if how == "masks":
-            signing = (Signer(client, Ed25519PrivateKey.generate()) for client in clients)
-            parties = [Party(signer, secrets.token_bytes(32)) for signer in signing]
-            return masked.one_process(
-                lanes_of(plan, number, None), parties, at_least=noise.fewest, colluding=noise.colluding
-            )
+            lanes = lanes_of(plan, number, None)
+            return masked.one_process(lanes, clients, at_least=noise.fewest, colluding=noise.colluding)
         if how != "paillier":
             return Plain(lanes_of(plan, number, None), noise.fewest)
         key, shares = self.keys
