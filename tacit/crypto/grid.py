@@ -188,7 +188,7 @@ class SumGrid:
             raise BadInput(f"Expected a sum of {self.size} numbers, got shape {x.shape}.")
         u = stream.uniform(self.size)
         reach = self.largest - 1.0  # the rounding may add one
-        y = np.clip(np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) / self.step, -reach, reach)
+        y = np.clip(np.where(np.isfinite(x), x, 0.0) / self.step, -reach, reach)
         return RoundedSum(np.floor(y + u).astype(np.int64), self.l2_squared, self.largest)
 
     def dequantise(self, values: np.ndarray, *, round: int = 0) -> np.ndarray:

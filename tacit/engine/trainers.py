@@ -191,7 +191,10 @@ def task(
         streams = partial(derive, question, round, client)
 
         with torch.random.fork_rng(devices=[]), flushed_denormals():
-            torch.manual_seed(streams("dropout").torch_seed())
+            on_cpu = (
+                work.theta.device.type == "cpu"
+            )  # torch.manual_seed notes its caller's stack for every device that is not there
+            (torch.default_generator if on_cpu else torch).manual_seed(streams("dropout").torch_seed())
             try:
                 trained = algorithm.train(work, in_round(received, round), client, streams)
             except TrainingDiverged as error:

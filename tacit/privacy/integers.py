@@ -237,23 +237,29 @@ class Table:
     def look_up(self, high: np.ndarray, stream: Stream) -> np.ndarray:
         """The draws whose first 64 bits are `high`; where those do not decide, the others are taken from the stream.
         Guarantee: each draw is the smallest k whose P(X <= k) is above 256 uniform bits, compared as integers."""
-        index = self.places(high)
-        ties = np.flatnonzero(self.high[np.minimum(index, len(self.high) - 1)] == high)
+        index, found = self.places(high)
+        ties = np.flatnonzero(found == high)
         for i in ties:
             stop = int(np.searchsorted(self.high, high[i], side="right"))
             more = int.from_bytes(stream.words((BITS - WORD) // 32).tobytes(), "little")
             index[i] = bisect_right(self.rest, more, int(index[i]), stop)
         return index - self.last
 
-    def places(self, high: np.ndarray) -> np.ndarray:
-        """`np.searchsorted(self.high, high)`, by a look at where those with the same first bits begin: for most it is there, or one
-        further."""
+    def places(self, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`np.searchsorted(self.high, high)` and what stands there, by a look at where those with the same first bits begin: for
+        most it is there, or one further."""
         index = self._starts[high >> np.uint64(WORD - GUIDE)]
-        last = len(self.high) - 1
-        index += self.high[np.minimum(index, last)] < high
-        far = np.flatnonzero(self.high[np.minimum(index, last)] < high)
-        index[far] = np.searchsorted(self.high, high[far])
-        return index
+        found = self._ended[index]
+        later = np.flatnonzero(found < high)
+        wanted, next_ = high[later], index[later] + 1
+        far = np.flatnonzero(self._ended[next_] < wanted)
+        next_[far] = np.searchsorted(self.high, wanted[far])
+        index[later], found[later] = next_, self._ended[next_]
+        return index, found
+
+    @cached_property
+    def _ended(self) -> np.ndarray:
+        return np.append(self.high, np.uint64(2**WORD - 1))
 
     @cached_property
     def _starts(self) -> np.ndarray:
@@ -286,6 +292,7 @@ def distance(law: Law) -> float:
     return (2 * reach(law, log2_probability=-BITS) + 4) * 2.0**-BITS
 
 
+@lru_cache(maxsize=64)
 def reach(law: Law, *, log2_probability: float) -> int:
     """The smallest t found with P(|X| >= t) <= 2^log2_probability, by the law's proven tail."""
 

@@ -122,7 +122,9 @@ def test_places_are_found_as_by_bisection_wherever_bits_lie(law):
     high = np.concatenate(
         [*near, seeded(0)("bits").words(400_000).view(np.uint64), np.array([0, most], dtype=np.uint64)]
     )
-    assert np.array_equal(found.places(high), np.searchsorted(found.high, high))  # the slow twin
+    index, there = found.places(high)
+    assert np.array_equal(index, np.searchsorted(found.high, high))  # the slow twin
+    assert np.array_equal(there, np.append(found.high, most)[index])
 
 
 @pytest.mark.parametrize(
