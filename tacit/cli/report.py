@@ -99,7 +99,9 @@ def predict_command(
     ] = False,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Of a site: common or own; the better by its held-out rows unless said."),
+        typer.Option(
+            "--model", help="Of a site: common, own or alone; the one that its held-out rows speak for unless said."
+        ),
     ] = None,
 ) -> None:
     """Predict new rows with a run's model: a label and the probability of each class for every row."""
@@ -111,7 +113,7 @@ def predict_command(
         raise BadInput(f"{out} exists already: choose another --out, or remove it.")
     if out is not None and not out.parent.is_dir():
         raise BadInput(f"{out.parent} is no folder: make it, or choose another --out.")
-    check.one_of(("common", "own"), **{"--model": model or "own"})
+    check.one_of(("common", "own", "alone"), **{"--model": model or "own"})
 
     from tacit.deploy.site.models import taken
     from tacit.predict import load

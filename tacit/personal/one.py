@@ -23,6 +23,7 @@ from tacit.parts import metrics
 from tacit.parts.metrics import RESAMPLES, Answers, middle
 from tacit.personal import ways
 from tacit.personal.home import FEW, Adapted, Home, refuse_headless
+from tacit.personal.verdict import verdict
 from tacit.training.flat import named, training
 from tacit.training.per_example import candidates
 
@@ -81,7 +82,7 @@ class Personal:
 
 # Several models on the same rows of the same clients: each one's mean, and their differences, row by row of a draw.
 
-PAIRS = (("own", "alone"), ("own", "common"))
+PAIRS = (("own", "alone"), ("own", "common"), ("common", "alone"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,9 +277,21 @@ def tell(
 
 
 def measured_by(parts: TrainingTask) -> list[str]:
-    """The headline, and the log loss where the task has one: probabilities show what hits do not."""
+    """The headline, and of the task's own metrics those that each show what the others do not."""
     first = parts.metric
-    return [first, *(name for name in ("log-loss",) if name in parts.task.metrics and name != first)]
+    return [
+        first,
+        *(name for name in ("accuracy", "auroc", "log-loss") if name in parts.task.metrics and name != first),
+    ]
+
+
+def advised(told: Told, parts: TrainingTask) -> dict[str, str]:
+    """Which of the three to use, and why, by the headline; nothing where there are no rows to judge by."""
+    if not told.losses:
+        return {}
+    by, higher = told.by[parts.metric], metrics.load(parts.metric).better == "higher"
+    use, because = verdict(together([by]), told.losses, key=metrics.key(parts.metric), higher=higher, rows=by.rows)
+    return {"use": use, "because": because}
 
 
 def one_class(parts: TrainingTask, y: torch.Tensor) -> bool:
@@ -324,14 +337,16 @@ def measured(
         made = make(parts, params, client.x, client.y, by=personal, name=client.id, seed=seed, own=own)
         seconds += made.seconds, made.control
         judge = judges[index]
-        found.append(tell(parts, made, params, judge.x, judge.y, names=names, seed=index).by)
+        told = tell(parts, made, params, judge.x, judge.y, names=names, seed=index)
+        found.append(told.by)
         fact = {"client": client.id, "trained_on": client.size, "rows": judge.size, "chosen": made.chosen}
-        facts.append(fact | {"from": made.beginning})
+        facts.append(fact | {"from": made.beginning} | advised(told, parts))
     headline, during = metrics.key(names[0]), personal.during
     short: dict[str, Any] = {"note": NOT_COVERED, "kind": personal.kind, "metric": headline}
     short |= {"metrics": {metrics.key(name): together([told[name] for told in found]) for name in names}}
     short |= {
         "untold": [fact["client"] for fact, told in zip(facts, found, strict=True) if told[names[0]].values is None],
+        "use": {model: sum(fact.get("use") == model for fact in facts) for model in MODELS},
         "stay_alone": sum(fact["from"] == "alone" for fact in facts),
         "adapt_seconds": float(seconds[0]),
         "alone_seconds": float(seconds[1]),
@@ -358,6 +373,8 @@ def in_words(told: dict[str, Any]) -> list[tuple[str, str]]:
         how = "trained in the rounds, of updates of which nothing is promised"
         how += f"{stay}; they have no epsilon: do not publish them"
     found = [lines(metric, key, kind=told["kind"]) for key, metric in told["metrics"].items()] + [("own models", how)]
+    each = ", ".join(f"{model} for {count}" for model, count in told["use"].items() if count)
+    found.append(("worth joining", f"by each client's own rows, the model to use is {each}"))
     if told["untold"]:
         some = ", ".join(told["untold"][:MOST_NAMED]) + (", ..." if len(told["untold"]) > MOST_NAMED else "")
         found.append(("not judged", f"{len(told['untold'])} clients (no own rows, or of one class): {some}"))

@@ -186,6 +186,7 @@ def personal(files: RunFiles) -> dict[str, Any] | None:
         "untold": found["untold"],
         "seconds": short(found["adapt_seconds"]),
         "stay": found["stay_alone"],
+        "use": [found["use"][model] for model in MODELS],
         "during": found.get("when") == "during",
         "promised": found.get("promised", True),
     }

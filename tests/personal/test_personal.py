@@ -159,7 +159,8 @@ def test_a_run_says_what_every_client_gets_and_the_page_shows_it(ended):
     folder, history = ended
     found, short = json.loads((folder / "personal.json").read_text()), history.summary["personal"]
     assert found["note"].startswith("From raw data: not covered by epsilon")
-    assert set(short["metrics"]) == {"accuracy", "log_loss"}
+    assert set(short["metrics"]) == {"accuracy", "auroc", "log_loss"}
+    assert sum(short["use"].values()) == len(found["clients"]) == len([one["because"] for one in found["clients"]])
     parts = build(asked())
     for index, one in enumerate(found["clients"]):
         kept = parts.population.held[index]

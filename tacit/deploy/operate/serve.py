@@ -135,8 +135,8 @@ def up(federation: Federation, *, resume: bool, force: bool, tell: Tell, observe
         if "personal" in read_settings(folder):
             from tacit.deploy.site.models import adapt_due
 
-            adapt_due(folder)
-            tell(f"{name} has made its own models, for itself: tacit deploy site {folder} --adapt says what they give")
+            for text in adapt_due(folder):
+                tell(f"{name}, for itself: {text}")
     return summary
 
 

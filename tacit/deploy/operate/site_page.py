@@ -136,7 +136,8 @@ def _compared(path: Path) -> dict[str, Any]:
         return _judged(found) | {
             "kind": wire.text(found.get("kind"), what="Its kind"),
             "from": wire.text(found.get("from"), what="Its from"),
-            "better": wire.text(found.get("better"), what="Its better"),
+            "use": _place(found.get("use")),
+            "because": wire.text(found.get("because"), what="Its because", most=1000),
             "trained_on": wire.whole(found.get("trained_on"), what="Its trained_on", most=MOST_ROWS),
             "notes": [wire.text(note, what="A note", most=1000) for note in notes],
         }
@@ -144,6 +145,12 @@ def _compared(path: Path) -> dict[str, Any]:
         raise BadInput(
             f"{path} is damaged ({error}): remove it, and `tacit deploy site --adapt` makes it anew."
         ) from None
+
+
+def _place(use: object) -> int:
+    if use not in MODELS:
+        raise BadInput(f"Its use is none of {', '.join(MODELS)}.")
+    return MODELS.index(str(use))
 
 
 def _evaluated(path: Path) -> Iterator[dict[str, Any]]:

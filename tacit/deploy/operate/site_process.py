@@ -18,7 +18,7 @@ from typing import TypeVar
 from tacit import plugin
 from tacit.deploy.operate.layout import refuse_keyless
 from tacit.deploy.operate.processes import MASK, close, end_with_parent, lock_folder
-from tacit.deploy.site.layout import LOG, SPOKEN, Plain, due, read_settings, wanted
+from tacit.deploy.site.layout import LOG, SPOKEN, Plain, compared, due, read_settings, wanted
 from tacit.deploy.site.limits import read_limits
 from tacit.deploy.site.site import Site
 from tacit.errors import TacitError, stop_on_term
@@ -97,6 +97,7 @@ class OwnModels:
     def __init__(self, folder: Path):
         self.folder = folder
         self._child: subprocess.Popen[bytes] | None = None
+        self._due: list[str] = []  # the runs that it makes them of
         self._last, self._looked = time.monotonic(), False
 
     def __enter__(self) -> "OwnModels":
@@ -113,12 +114,17 @@ class OwnModels:
             self._last, self._looked = time.monotonic(), False
 
     def look(self) -> None:
-        """Starts to make what is due, where nothing has come for `QUIET_SECONDS`; at most once until something comes."""
+        """Starts to make what is due, where nothing has come for `QUIET_SECONDS`, at most once until something comes; says when
+        it is made."""
+        if self._child is not None and self._child.poll() is not None:
+            self._child = None
+            self._tell()
         if self._looked or time.monotonic() - self._last < QUIET_SECONDS:
             return
         self._looked = True
         with contextlib.suppress(TacitError, OSError):  # the process itself says in the log what is wrong
-            if not due(self.folder):
+            self._due = due(self.folder)
+            if not self._due:
                 return
         self._end()
         with contextlib.suppress(OSError):
@@ -127,6 +133,12 @@ class OwnModels:
                 env=dict(os.environ) | {"OMP_NUM_THREADS": "1"}, cwd="/", start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
+
+    def _tell(self) -> None:
+        for run in self._due:
+            with contextlib.suppress(TacitError, OSError):
+                told = compared(self.folder, run)
+                SPOKEN.info("own models of run %s: %s", run, told["because"] if told else "none; the log says why")
 
     def _end(self) -> None:
         if self._child is not None:

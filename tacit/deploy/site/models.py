@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from tacit import store
+from tacit import check, store
 from tacit.data import encoder
 from tacit.data.population import row_hashes
 from tacit.deploy.site import agreement, layout
@@ -27,7 +27,7 @@ from tacit.engine.history import FROZEN
 from tacit.errors import BadInput
 from tacit.experiment.extras import read_with
 from tacit.parts import metrics, tasks
-from tacit.parts.tasks import chosen, headline
+from tacit.parts.tasks import headline
 from tacit.personal import one
 from tacit.personal.one import STAYS, Personal, together
 from tacit.training.flat import blocks, flatten, frozen_mark
@@ -86,8 +86,8 @@ def at_home(folder: Path, run: str) -> AtHome:
 def adapt(folder: Path, run: str) -> dict[str, Any]:
     """Makes the site's own models of a run, writes them and, last of all, their comparison, and returns that. Raises: as `at_home`.
 
-    Guarantee: files for their owner alone. Rows that are held out decide about no parameter: own or alone is chosen by the
-    training rows, and which of own and common is `better` by the held-out ones.
+    Guarantee: files for their owner alone. Rows that are held out decide about no parameter: whether the own model is made of the
+    common one is decided by the training rows, and which of the three to `use` by the held-out ones.
     """
     home = at_home(folder, run)
     by = wanted(home.settings)
@@ -101,9 +101,8 @@ def adapt(folder: Path, run: str) -> dict[str, Any]:
     common, rows, seed = home.vector(), home.dataset, home.experiment.run.seed
     made = one.make(home, common, rows.x, rows.y, by=by, name=home.settings["name"], seed=seed)
     judged = _judged(home, made, common, home.held.x, home.held.y)
-    higher = metrics.load(chosen(home.experiment)).better == "higher"
     told = {"run": run, "kind": by.kind, "common": fingerprint(folder, run), **judged, "trained_on": len(rows.y)}
-    told |= {"from": made.beginning, "chosen": made.chosen, "better": better(judged, higher=higher)}
+    told |= {"from": made.beginning, "chosen": made.chosen}
     told |= {"adapt_seconds": made.seconds, "notes": [one.ONE_CLASS] if one.one_class(home, rows.y) else []}
     for which, model in ((layout.ALONE, made.alone), (layout.OWN, made.own)):
         _keep(home, which, model)
@@ -111,29 +110,28 @@ def adapt(folder: Path, run: str) -> dict[str, Any]:
     return told
 
 
-def adapt_due(folder: Path) -> None:
-    """Makes what is due, and says in the site's log how it went. Guarantee: it raises nothing but KeyboardInterrupt."""
+def adapt_due(folder: Path) -> list[str]:
+    """Makes what is due, says in the site's log how it went, and returns what it said. Guarantee: it raises nothing but
+    KeyboardInterrupt."""
+    texts = list[str]()
     try:
         for run in due(folder):
-            adapt(folder, run)
-            text = f"Own models are made; what held-out rows say of them is in its {layout.COMPARISON}"
-            text += ", and on the page that `tacit report` makes of this folder."
+            told = adapt(folder, run)
+            text = (
+                f"Personalised models are made. {told['because']} Its {layout.COMPARISON} and `tacit report` say more."
+            )
             note(folder, verdict="adapted", text=text, run=run)
+            texts.append(text)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - of the site's own interest only
-        note(folder, verdict="failed", text=f"Own models: {discreet(error)}")
-
-
-def better(told: dict[str, Any], *, higher: bool) -> str:
-    """Which of own and common the held-out rows speak for: by the headline metric, by the mean loss where that cannot tell."""
-    by, losses = told["metrics"][told["metric"]], told["losses"]
-    if "own" in by and by["own"]["value"] != by["common"]["value"]:
-        return layout.OWN if (by["own"]["value"] > by["common"]["value"]) == higher else layout.COMMON
-    return layout.OWN if losses["own"] < losses["common"] else layout.COMMON
+        texts.append(f"Own models: {discreet(error)}")
+        note(folder, verdict="failed", text=texts[-1])
+    return texts
 
 
 def in_words(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "worth joining", told["because"]
     for key, metric in told["metrics"].items():
         if "own" in metric:
             yield one.lines(metric, key, kind=told["kind"])
@@ -142,7 +140,7 @@ def in_words(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "rows", f"{told['rows']} that judge, {told['trained_on']} that train; own was made of {told['from']}"
     yield (
         "tacit predict",
-        f"takes {told['better']}, unless told otherwise; own and alone have no epsilon: do not publish them",
+        f"takes {told['use']}, unless told otherwise; own and alone have no epsilon: do not publish them",
     )
     yield from (("note", text) for text in told["notes"])
 
@@ -152,7 +150,7 @@ def _judged(home: AtHome, made: one.Made, common: torch.Tensor, x: torch.Tensor,
     found = one.tell(home, made, common, x, y, names=names, seed=home.experiment.run.seed)
     by = {metrics.key(name): together([found.by[name]]) for name in names}
     said = {"note": NOT_COVERED, "metric": headline(home.experiment)}
-    return said | {"metrics": by, "losses": found.losses, "rows": len(y)}
+    return said | {"metrics": by, "losses": found.losses, "rows": len(y), **one.advised(found, home)}
 
 
 def _keep(home: AtHome, which: str, model: Personal) -> None:
@@ -169,8 +167,8 @@ def _keep(home: AtHome, which: str, model: Personal) -> None:
 def taken(path: Path, asked: str | None) -> tuple[Path, str]:
     """The model that a site's folder, or one of its runs' folders, is used with, and a sentence that says which and why.
 
-    Left out, it is the better of own and common by the site's held-out rows; where nothing was compared, the common one. A folder
-    that is neither is taken as it is. Raises: BadInput for a model that is not there, and for a choice where there is none.
+    Left out, it is the one to use by the site's held-out rows; where nothing was compared, the common one. A folder that is neither
+    is taken as it is. Raises: BadInput for a model that is not there, and for a choice where there is none.
     """
     site = _site(path)
     if site is None:
@@ -179,15 +177,17 @@ def taken(path: Path, asked: str | None) -> tuple[Path, str]:
         return path, STAYS if (path / NOT_FOR_OTHERS).is_file() else ""
     folder, run = site
     told = compared(folder, run)
-    which = asked or (told["better"] if told else layout.COMMON)
+    which = asked or (told["use"] if told else layout.COMMON)
+    check.one_of((layout.COMMON, layout.OWN, layout.ALONE), use=which)  # of a file that somebody may have edited
     chosen = layout.model_folder(folder, run, which)
-    if which == layout.OWN and (told is None or not (chosen / MODEL).is_file()):
+    if which != layout.COMMON and (told is None or not (chosen / MODEL).is_file()):
         raise BadInput(
             f"The site has no own model of run {run}: set [personal] in site.toml, or wait until it is made."
         )
-    why = "as asked" if asked else f"the better on {told['rows']} held-out rows" if told else "nothing was compared yet"
-    stays = f" {STAYS}" if which == layout.OWN else ""
-    return chosen, f"With the site's {which} model of run {run} ({why}).{stays}"
+    why = "as asked" if asked else "see below" if told else "nothing was compared yet"
+    more = [told["because"]] if told and not asked else []
+    more += [STAYS] if which != layout.COMMON else []
+    return chosen, " ".join([f"With the site's {which} model of run {run} ({why}).", *more])
 
 
 def _site(path: Path) -> tuple[Path, str] | None:

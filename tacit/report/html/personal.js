@@ -59,6 +59,7 @@ function personalBlock(personal) {
     known.length ? el("div", { class: "card" }, el("h3", { text: "Mean over clients, by their own rows" }), el("p", { class: "note" }, el("span", { class: "raw", text: "from raw data: not covered by ε" })),
       table("Personalised models", [{ name: "metric" }, ...HOMES.map((name) => ({ name, number: true })), { name: "personalised − alone, 95 % over rows", number: true }, { name: "personalised − global, 95 % over rows", number: true }],
         known.map(({ metric, means }) => [metric, ...means.slice(0, 3).map(([value]) => fixed(4)(value)), ...means.slice(3).map(gapEnds)]), { open: true })) : null,
+    el("p", { class: "note" }, el("strong", { text: "Was it worth joining? " }), `By each client's own rows the model to use is ${personal.use.map((count, k) => [count, HOMES[k]]).filter(([count]) => count).map(([count, home]) => `${home} for ${count}`).join(", ")}.`),
     personal.untold.length ? el("p", { class: "note", text: `The own rows of ${plural(personal.untold.length, "client")} cannot tell (there are none, or all are of one class): ${personal.untold.slice(0, 40).join(", ")}${personal.untold.length > 40 ? ", …" : ""}.` }) : null,
     el("div", { class: "grid" }, known.map(byClient)),
   ];

@@ -39,7 +39,7 @@ function siteModels(d) {
       table: table(`${name} on own rows`, [{ name: "rows" }, { name: "how many", number: true }, ...HOMES.map((home) => ({ name: home, number: true })), { name: "personalised − alone", number: true }, { name: "personalised − global", number: true }],
         known.map((one) => [one.name, `${whole(one.rows)}${one.seen ? `, ${whole(one.seen)} trained on` : ""}`, ...one.found[1].map(valueEnds), ...one.found[2].map(gapEnds)]), { open: true, tall: true }) }) : null;
   };
-  return [el("p", { class: "note", prose: `Alone is what the site makes of its rows without anybody; global is the model of all, which has its ε; personalised (${newest.compared.kind}) is what the site makes of the global one on its machine, of ${plural(newest.compared.trained_on, "row")}${newest.compared.from === "alone" ? " (of the newest run it kept the one made alone, because its training rows speak for that)" : ""}. Alone and personalised have no ε. \`tacit predict\` takes ${newest.compared.better} for the newest run, unless told otherwise.` }),
+  return [el("p", { class: "note", prose: `Alone is what the site makes of its rows without anybody; global is the model of all, which has its ε; personalised (${newest.compared.kind}) is what the site makes of the global one on its machine, of ${plural(newest.compared.trained_on, "row")}${newest.compared.from === "alone" ? " (of the newest run it kept the one made alone, because its training rows speak for that)" : ""}. Alone and personalised have no ε. \`tacit predict\` takes ${HOMES[newest.compared.use]} for the newest run, unless told otherwise.` }),
     newest.compared.notes.map((text) => el("p", { class: "note", text })),
     silent.length ? el("p", { class: "note", text: `These rows have one class and cannot tell: ${silent.join("; ")}.` }) : null,
     el("div", { class: "grid" }, names.map(figure))];
@@ -55,7 +55,8 @@ function sitePage(d) {
       tile(`ε sealed, per ${d.unit}`, `≤ ${epsilon(d.sealed)}`, `of ${limitText(d.limit === "inf" ? null : d.limit)}, all runs in total`),
       left === null ? null : tile("ε left", digits(Math.floor(1000 * left) / 1000, 4), "for runs to come"),
       tile("Runs", whole(d.known), "that the site agreed to"),
-      head ? tile(`personalised ${head[0]}`, fixed(3)(head[1][2][0]), `alone ${fixed(3)(head[1][0][0])}, global ${fixed(3)(head[1][1][0])}`) : null),
+      head ? tile(`${HOMES[newest.compared.use]} ${head[0]}`, fixed(3)(head[1][newest.compared.use][0]), HOMES.map((home, k) => `${home} ${fixed(3)(head[1][k][0])}`).filter((_, k) => k !== newest.compared.use).join(", ")) : null),
+    newest ? el("p", { class: "worth" }, el("strong", { text: "Was it worth joining? " }), newest.compared.because) : null,
     section("guarantee", "What it was promised", first ? [promise(first), promises.length > 1 ? el("details", {}, el("summary", { text: `The promises of ${plural(promises.length - 1, "earlier run")}` }), promises.slice(1).map(promise)) : null] : el("p", { class: "note", text: "No run has asked the site for anything yet." })),
     section("privacy", "What it has spent", siteSpent(d)),
     section("personal", "What it gets from joining", siteModels(d)),

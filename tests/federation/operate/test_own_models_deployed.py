@@ -123,14 +123,16 @@ def test_from_init_to_up_to_the_better_model_of_each_site(tmp_path, monkeypatch)
     call("deploy", "init", "place", *made)
     federation = open_federation(tmp_path / "place")
     prepared(federation)
-    assert "north has made its own models" in call("deploy", "up", "place").output
+    assert "north, for itself: Personalised models are made. The" in " ".join(
+        call("deploy", "up", "place").output.split()
+    )
     gains = []
     for name in federation.sites:
         site, new = federation.site(name), table(tmp_path / "new.csv", rows=40, seed=7)
         _, told = ends_with_own_models(site)
         by = told["metrics"]["auroc"]
-        assert told["better"] == ("own" if by["own"]["value"] > by["common"]["value"] else "common")
-        assert f"With the site's {told['better']} model" in call("predict", site, new).stderr
+        assert f"With the site's {told['use']} model" in call("predict", site, new).stderr
+        assert told["because"] in call("predict", site, new).stderr
         gains.append(by["own_less_common"]["value"])
         call("deploy", "site", site, "--evaluate", new)
     assert max(gains) > 0.3, "one common model cannot serve two opposite wards"

@@ -34,6 +34,7 @@ from tacit.deploy.site.requests import Roster, sent
 from tacit.deploy.site.site import Site
 from tacit.errors import BadInput, Refused
 from tacit.personal import one
+from tacit.personal.verdict import verdict
 from tacit.types import Message
 from tacit.wire import pack
 
@@ -122,7 +123,8 @@ def test_a_site_ends_with_three_models_and_what_its_held_out_rows_say_of_them(ho
     assert told["metrics"]["auroc"]["own"]["value"] > 0.9 > told["metrics"]["auroc"]["common"]["value"]
     gap = told["metrics"]["auroc"]["own_less_common"]
     assert gap["interval"][0] <= gap["value"] <= gap["interval"][1]
-    assert told["better"] == "own"
+    assert told["use"] in ("own", "alone")
+    assert told["because"].startswith("The model trained alone is better than the")
     assert "no epsilon covers any of it" in told["note"]
     modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in (run, *run.rglob("*"))}
     assert modes == {True: 0o700, False: 0o600}
@@ -166,7 +168,7 @@ def test_adapting_opens_no_ledger_and_waits_for_no_answer(hospital, monkeypatch)
     monkeypatch.setattr("tacit.privacy.ledger.ledger.Ledger.__init__", lambda *_, **__: 1 / 0)
     monkeypatch.setattr("tacit.deploy.site.layout.alone", lambda *_: 1 / 0)
     before = (folder / "ledger.db").read_bytes()
-    assert models.adapt(folder, RUN)["better"] == "own"
+    assert models.adapt(folder, RUN)["use"] == "alone"
     assert (folder / "ledger.db").read_bytes() == before
 
 
@@ -229,7 +231,7 @@ def test_a_process_of_its_own_makes_them_in_the_quiet(hospital, monkeypatch):
             stopped=lambda: there.exists() or time.monotonic() > ends,
             idle=waiting.look,
         )
-    assert json.loads(there.read_text())["better"] == "own"
+    assert json.loads(there.read_text())["use"] == "alone"
 
 
 def test_no_message_that_a_site_could_pack_holds_an_own_model(hospital):
@@ -280,7 +282,7 @@ def test_a_site_whose_coins_hold_out_no_row_is_told_to_raise_its_share(hospital)
 def test_rows_of_one_class_are_said_and_the_loss_decides(hospital):
     told = models.adapt(hospital(ill="no"), RUN)
     assert told["metrics"]["auroc"] == {"rows": 0, "clients": 0}
-    assert told["better"] == "own"  # of the mean loss, which one class tells too
+    assert "by their mean loss, use the" in told["because"]
     words = dict(models.in_words(told))
     assert words["AUROC on the client"].startswith("not known: the")
     assert "of one class" in words["note"]
@@ -300,31 +302,56 @@ def test_predict_takes_the_better_by_held_out_rows_unless_told_otherwise(hospita
     assert "nothing was compared yet" in predicted()
     models.adapt(folder, RUN)
     said = predicted()
-    assert re.search(r"With the site's own model of run 0{32} \(the better on \d+ held-out rows\)", said)
+    assert re.search(
+        r"With the site's alone model of run 0{32} \(see below\). The model trained alone is better than", said
+    )
     assert "neither sent nor" in said
     assert "common model" in predicted("--model", "common")
-    assert "own model" in predicted(place=folder / "runs" / RUN)
+    assert "alone model" in predicted(place=folder / "runs" / RUN)
+    assert "own model" in predicted("--model", "own")
     assert "neither sent nor" in predicted(place=folder / "runs" / RUN / "model-own")
     assert "Expected --model to be one of" in str(predicted("--model", "best"))
     assert "--model is for a site's folder" in str(
         predicted("--model", "own", place=folder / "runs" / RUN / "model-common")
     )
     file = folder / "runs" / RUN / "comparison.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"better": "common"}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"use": "common"}))
     assert "common model" in predicted()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"use": "../../../other"}))
+    assert "Expected use to be one of common, own, alone" in str(predicted())
     file.write_text("{")
     assert "is damaged" in str(predicted())
 
 
-def test_better_is_by_the_headline_metric_whichever_way_it_points():
-    def of(own, common, metric="rmse"):
-        return {"metric": metric, "metrics": {metric: {"own": {"value": own}, "common": {"value": common}}}} | {
-            "losses": {"own": 0.1, "common": 0.2}
-        }
+def compared(alone, common, own, *, half=0.01):
+    values = {"alone": alone, "common": common, "own": own}
+    by = {name: {"value": value} for name, value in values.items()}
+    for first, other in one.PAIRS:
+        gap = values[first] - values[other]
+        by[f"{first}_less_{other}"] = {"value": gap, "interval": [gap - half, gap + half]}
+    return by
 
-    assert models.better(of(1.0, 2.0), higher=False) == "own"
-    assert models.better(of(1.0, 2.0), higher=True) == "common"
-    assert models.better(of(1.0, 1.0), higher=True) == "own"  # equal: the loss decides
+
+def test_the_model_to_use_is_the_best_of_three_by_as_much_as_the_rows_can_tell():
+    def use(*values, higher=True, half=0.01):
+        return verdict(compared(*values, half=half), {}, key="auroc", higher=higher, rows=50)
+
+    assert use(0.94, 0.90, 0.91) == (
+        "alone",
+        "The model trained alone is better than the personalised model by 0.030 AUROC (0.020 to 0.040) on 50 held-out rows: use"
+        " the model that stayed at home.",
+    )
+    assert use(0.94, 0.90, 0.91, higher=False)[0] == "common"
+    assert use(0.94, 0.90, 0.91, half=0.1)[0] == "own", "within a standard error nothing is told"
+    assert "cannot tell the personalised model from the model trained alone" in use(0.94, 0.90, 0.91, half=0.1)[1]
+    assert use(0.90, 0.94, 0.94)[0] == "common", (
+        "what is as good as the personalised model and has an epsilon is preferred"
+    )
+    assert use(0.94, 0.90, 0.94)[0] == "alone"
+    assert "better than the global model" in use(0.94, 0.90, 0.94)[1], (
+        "a personalised model that is the one alone is no rival"
+    )
+    assert use(0.9, 0.9, 0.9)[0] == "alone"
 
 
 def test_new_rows_repeat_the_comparison_and_decide_nothing(hospital, tmp_path):
