@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tacit.algorithms import Rule
     from tacit.data.given import Dataset
+    from tacit.deploy.site.charges import Ledger
     from tacit.engine.history import History
     from tacit.errors import TacitError
     from tacit.experiment import Experiment
@@ -19,7 +20,19 @@ if TYPE_CHECKING:
     from tacit.types import Budget, Guarantee
 
 __version__ = "0.2.0"
-__all__ = ["Budget", "Dataset", "Experiment", "Guarantee", "History", "Predictor", "Rule", "TacitError", "load", "run"]
+__all__ = [
+    "Budget",
+    "Dataset",
+    "Experiment",
+    "Guarantee",
+    "History",
+    "Ledger",
+    "Predictor",
+    "Rule",
+    "TacitError",
+    "load",
+    "run",
+]
 
 _HOMES = {
     "Budget": "tacit.types",
@@ -27,6 +40,7 @@ _HOMES = {
     "Experiment": "tacit.experiment",
     "Guarantee": "tacit.types",
     "History": "tacit.engine.history",
+    "Ledger": "tacit.deploy.site.charges",
     "Predictor": "tacit.predict",
     "Rule": "tacit.algorithms",
     "TacitError": "tacit.errors",

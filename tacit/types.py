@@ -132,13 +132,15 @@ class State:
 @dataclass(frozen=True)
 class Others:
     """What a run and the others of its ledger promise together, by the rule that is named. `runs` promise the same unit and are
-    counted; `apart` promise the other one and are not. `epsilon` is that of the client that has spent most, at `delta`."""
+    counted, `releases` of them no runs but other releases that were charged; `apart` promise the other one and are not.
+    `epsilon` is that of the client that has spent most, at `delta`."""
 
     runs: int
     apart: int
     epsilon: float
     delta: float
     rule: str
+    releases: int = 0
 
 
 @dataclass(frozen=True)

@@ -116,4 +116,6 @@ def known(command):
     found, words = whole(), command.words[1:]
     while hasattr(found, "commands") and words and words[0] in found.commands:
         found = found.commands[words.pop(0)]
+    if "show" in getattr(found, "commands", {}) and words and not words[0].startswith("--"):
+        found = found.commands["show"]  # it may be left out
     return found, words

@@ -121,7 +121,7 @@ def test_every_command_and_option_is_on_its_page_as_the_program_has_it():
 def test_help_in_a_terminal_says_what_an_argument_is():
     for words, said in (
         (["run", "--help"], "A TOML file or a shipped"),
-        (["ledger", "--help"], "A ledger, or the folder"),
+        (["ledger", "show", "--help"], "A ledger, or the folder"),
     ):
         assert said in " ".join(CliRunner().invoke(app, words).output.split())
 

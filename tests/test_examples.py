@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_runs_and_is_short(path, tmp_path):
-    for package in ("transformers", "peft") if "hugging" in path.stem else ():
+    needs = {"tune_hugging_face": ("transformers", "peft"), "opendp_count": ("opendp",)}
+    for package in needs.get(path.stem, ()):
         pytest.importorskip(package)
     assert len(path.read_text().splitlines()) <= 60
     done = ready.script(path, cwd=tmp_path).wait()

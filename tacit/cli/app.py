@@ -316,7 +316,7 @@ app.command("predict")(report.predict_command)
 app.command("audit", json=True, epilog=planning.AUDIT)(planning.audit_command)
 app.command("attack", json=True, epilog=EXPERIMENT)(planning.attack_command)
 app.command("keys", json=True)(deploy.keys_command)
-app.command("ledger")(report.ledger_command)
+app.add_typer(report.ledger, name="ledger")
 app.add_typer(deploy.app, name="deploy")
 
 

@@ -49,7 +49,7 @@ def counted(path: Path) -> str:
     return f"{len(charges)} charges of {clients} client{'s' * (clients != 1)}"
 
 
-MOST_ROWS = 40
+MOST_ROWS, MOST_SHOWN = 40, 60  # charges; characters of what a release was for
 CAPTION = (
     "Quote sealed, at its delta: it holds whatever runs were chosen after seeing others (basic composition, arXiv:1605.08294)."
     " joint PLD is one price of all charges, at delta {delta:g}: valid only where all runs were settled before the first of them"
@@ -72,13 +72,17 @@ def by_client(path: Path, *, delta: float | None) -> Table:
         if (client, unit) in sealed:  # else nothing is reserved: a damaged ledger
             epsilon, at = sealed[client, unit]
             prices = (shown(used[client, unit][0]), f"{shown(epsilon)}{limit}", shown_delta(at), shown(joint))
-        runs = len({entry["run"] for entry in mine})
-        rows.append((client, unit, len(mine), runs, _time(mine[-1], 16), *prices))
+        runs, others = (
+            len({entry["run"] for entry in mine if ("purpose" in entry) == other}) for other in (False, True)
+        )
+        kinds = f"{runs} and {others} other{'s' * (others != 1)}" if others else runs
+        rows.append((client, unit, len(mine), kinds, _time(mine[-1], 16), *prices))
     return of_rows(names, rows, title=str(file), notes=[CAPTION.format(delta=delta)])
 
 
 def by_run(path: Path) -> Table:
-    """A row per run: what it sealed when it began, what it has used of that, and at which delta; the largest over clients."""
+    """A row per run, or other release: what it sealed when it began, what it has used of that, and at which delta; the largest
+    over clients."""
     runs: dict[tuple[str, str], list[reader.Account]] = {}
     for account in reader.accounts(reader.find(path)):
         runs.setdefault((account.run, account.unit), []).append(account)
@@ -87,8 +91,9 @@ def by_run(path: Path) -> Table:
         who = "all" if members[0].client == disk.EVERYBODY else len(members)
         releases = f"{max(m.releases for m in members)} of {max(m.most for m in members)}"
         prices = shown(max(m.sealed for m in members)), shown(max(m.used for m in members))
-        rows.append((run[:8], unit, who, releases, *prices, shown_delta(max(m.delta for m in members))))
-    return of_rows(("run", "per", "clients", "releases", "sealed", "used", "at delta"), rows)
+        what = f"{run[:8]} {members[0].purpose[:MOST_SHOWN]}".strip()
+        rows.append((what, unit, who, releases, *prices, shown_delta(max(m.delta for m in members))))
+    return of_rows(("run, or other release", "per", "clients", "releases", "sealed", "used", "at delta"), rows)
 
 
 def by_charge(path: Path) -> Table:
@@ -98,7 +103,8 @@ def by_charge(path: Path) -> Table:
     rows = []
     for one in charges[-MOST_ROWS:]:
         round = reader.release(one).removeprefix("round ")
-        rows.append((_time(one, 19), one["client"], one["run"][:8], round, one["unit"], _what(one["event"])))
+        what = ": ".join(filter(None, [_what(one["event"]), one.get("purpose", "")[:MOST_SHOWN]]))
+        rows.append((_time(one, 19), one["client"], one["run"][:8], round, one["unit"], what))
     heads = ("time (UTC)", "client", "run", "round", "per", "for")
     return of_rows(heads, rows, notes=[all_of_them] * (len(charges) > MOST_ROWS))
 

@@ -73,6 +73,15 @@ class Root(TyperGroup):
         return super().parse_args(ctx, [word for word in args if word not in ("--json", "--debug")])
 
 
+class Shows(TyperGroup):
+    """A group whose command `show` may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts `show` before words that name no command."""
+        named = args[:1] == ["--help"] or args[:1] in [[name] for name in self.commands]
+        return super().parse_args(ctx, args if named else ["show", *args])
+
+
 class Program(typer.Typer):
     """A group of such commands; `json=True` for those that can print JSON."""
 

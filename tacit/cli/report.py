@@ -4,13 +4,14 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tacit import check, plugin, store
-from tacit.cli.program import refuse_given
+from tacit.cli.program import Program, Shows, as_json, print_json, refuse_given
 from tacit.errors import BadInput
 
 PAGE = "report.html"
@@ -133,7 +134,11 @@ def predict_command(
         typer.echo(line, err=True)
 
 
-def ledger_command(
+ledger = Program(cls=Shows, help="Who was charged what; and charge a release that is no run of Tacit's.")
+
+
+@ledger.command("show")
+def show_command(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A ledger, or the folder of a run or a site.", show_default=False)
     ],
@@ -151,22 +156,62 @@ def ledger_command(
         float | None, typer.Option(help="The delta at which epsilon is stated, where nothing else says it.")
     ] = None,
 ) -> None:
-    """Print what every client was charged, and the last charges one by one; or verify it, or write every charge into a file."""
+    """Print what every client was charged, and the last charges one by one; or verify it, or write every charge into a file.
+    `tacit ledger PATH` is `tacit ledger show PATH`."""
     refuse_given({"--to": to if verify else None}, "{} writes charges and --verify looks for damage: use one of them.")
 
-    from tacit.cli import ledger
+    from tacit.cli import ledger as books
 
     if verify:
-        wrong = list(ledger.faults(path, delta=delta))
+        wrong = list(books.faults(path, delta=delta))
         for text in wrong:
             typer.echo(f"wrong: {text}", err=True)
         if wrong:
             raise typer.Exit(2)
-        typer.echo(f"ok: {ledger.counted(path)}, each with a price and a time.")
+        typer.echo(f"ok: {books.counted(path)}, each with a price and a time.")
     elif to is None:
-        ledger.show(path, delta)
+        books.show(path, delta)
     elif str(to) == "-":
-        typer.echo(ledger.as_csv(path), nl=False)
+        typer.echo(books.as_csv(path), nl=False)
     else:
-        ledger.export(path, to)
-        typer.echo(f"Written: {to} ({ledger.counted(path)}).")
+        books.export(path, to)
+        typer.echo(f"Written: {to} ({books.counted(path)}).")
+
+
+@ledger.command("charge", json=True)
+def charge_command(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A site's folder; or another ledger, with --budget.")],
+    purpose: Annotated[str, typer.Option("--for", help="What is released, as `ledger show` will name it.")],
+    unit: Annotated[str, typer.Option(help="What may come or go: one record, or one client.")],
+    epsilon: Annotated[float | None, typer.Option(help="The epsilon of the release.")] = None,
+    delta: Annotated[float, typer.Option(help="Its delta, or the one at which an event is priced.")] = 0.0,
+    event: Annotated[
+        Path | None, typer.Option(help="A JSON file with the event, as a ledger writes it, in the place of an epsilon.")
+    ] = None,
+    budget: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="EPSILON DELTA", help="What bounds a ledger that is no site's, which has a budget.toml."),
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Whose rows, in a ledger that is no site's; of every client if left out.")
+    ] = None,
+) -> None:
+    """Charge a ledger for a release that is no run of Tacit's, before it is made. It counts like a run: at its price, by basic
+    composition, and nothing is charged where the budget does not pay for it."""
+    from tacit.deploy.site import charges
+    from tacit.privacy.guarantee import shown, shown_delta
+    from tacit.types import Budget
+
+    limit = budget and Budget(*budget, unit)  # type: ignore[arg-type]
+    book = charges.Ledger(path, limit, client or "")
+    known = None if event is None else charges.event_of(event)
+    paid = book.charge(purpose=purpose, unit=unit, epsilon=epsilon, delta=delta, event=known)  # type: ignore[arg-type]
+    left = book.left()
+    if as_json():
+        print_json(asdict(paid) | {"left": left._asdict()})
+        return
+    spent = book.spent()
+    typer.echo(
+        f"Charged: epsilon {shown(paid.epsilon)} and delta {shown_delta(paid.delta)} per {paid.unit} for {paid.purpose}. Sealed in"
+        f" all: epsilon {shown(spent.epsilon)} of {book.limit.epsilon:g}, delta {shown_delta(spent.delta)} of {book.limit.delta:g}."
+    )

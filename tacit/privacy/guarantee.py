@@ -122,7 +122,7 @@ def _others(
     total = max(alone.get(name, 0.0) + epsilons.get(name, 0.0) for name in everybody) + epsilons.get(ALL, 0.0)
     most_delta = max((delta for name, delta in deltas.items() if name != ALL), default=0.0) + deltas.get(ALL, 0.0)
     own = guarantee.delta if any(alone.values()) else 0.0  # a run that has released nothing has taken none of it
-    return Others(runs, apart, total, own + most_delta, RULE)
+    return Others(runs, apart, total, own + most_delta, RULE, ledger.other_releases(unit))
 
 
 def shown(epsilon: float | None, *, digits: int = 3) -> str:
@@ -169,9 +169,10 @@ def with_others(others: Others, unit: Unit) -> str:
     seen = "" if unit == "record" else ", for whoever sees of each no more than its own promise allows"
     text = ""
     if others.runs:
+        known = _runs(others.runs, "other ", others.releases)
         text = (
-            f"Together with the {_runs(others.runs, 'other ')} of its ledger that promise{'s' * (others.runs == 1)} {this} per"
-            f" {unit}, the epsilon is at most {shown(others.epsilon)} at delta = {shown_delta(others.delta)} ({others.rule}){seen}."
+            f"Together with the {known} of its ledger that promise{'s' * (others.runs == 1)} {this} per {unit}, the epsilon is at"
+            f" most {shown(others.epsilon)} at delta = {shown_delta(others.delta)} ({others.rule}){seen}."
         )
     if others.apart:
         word = "client" if unit == "record" else "record"
@@ -182,8 +183,10 @@ def with_others(others: Others, unit: Unit) -> str:
     return text
 
 
-def _runs(count: int, word: str) -> str:
-    return f"{count} {word}run{'s' * (count != 1)}"
+def _runs(count: int, word: str, releases: int = 0) -> str:
+    kinds = (count - releases, "run"), (releases, "release")
+    known = [f"{many} {word}{kind}{'s' * (many != 1)}" for many, kind in kinds if many]
+    return " and ".join(known)
 
 
 def agreed(guarantee: Guarantee, *, client: str, epsilon: float) -> str:

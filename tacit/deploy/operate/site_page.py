@@ -90,6 +90,7 @@ def _spent(folder: Path, limits: Limits) -> dict[str, Any]:
             "sealed": short_up(one.sealed),
             "used": short_up(one.used),
             "releases": [one.releases, one.most],
+            "purpose": one.purpose,
         }
         for one in accounts
     ]

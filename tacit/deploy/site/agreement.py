@@ -314,14 +314,19 @@ def _own_ledger(
         conditions=[parts.start.under],
         refuse_copies=lambda ledger: refuse_charged_copy(folder, ledger.lacks),
     )
-    refuse_renamed(ledger.path, ledger.charged(), settings["name"])
+    refuse_contradicted(folder, ledger, settings["name"])
+    return ledger
+
+
+def refuse_contradicted(folder: Path, ledger: Ledger, name: str) -> None:
+    """Refuses a ledger that was charged under another name, knows no charge for an answer, or of which a copy was charged."""
+    refuse_renamed(ledger.path, ledger.charged(), name)
     for run, what in unpaid(folder, lambda run, what: ledger.knows(what, run=run)):
         raise LedgerError(
             f"{folder} holds the answer to {in_words(what)} of run {run}, and {ledger.path} knows no charge for it: restore the"
             f" newest copy of the ledger and of {disk.NAME}; nothing was released."
         )
     ledger.refuse_copies()
-    return ledger
 
 
 def refuse_charged_copy(folder: Path, lacks: Callable[[Path], bool]) -> None:

@@ -249,8 +249,8 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-# `log.jsonl`, for the site's own people. A line is a JSON object: `time` (UTC), `verdict` (answered, refused, failed, lost, late),
-# `kind`, `run` and `round` where they are known, and `text`, which quotes no cell of their data.
+# `log.jsonl`, for the site's own people. A line is a JSON object: `time` (UTC), `verdict` (answered, refused, failed, lost, late,
+# charged), `kind`, `run` and `round` where they are known, and `text`, which quotes no cell of their data.
 
 SPOKEN = logging.getLogger("tacit.deploy.site")  # silent unless somebody listens, as `tacit deploy site` does
 

@@ -332,7 +332,7 @@ def promise_of(accepted: Accepted) -> str:
     epsilon = min(accepted.agreement.terms.epsilon, max(gone, limits.epsilon - before))
     text = agreed_sentence(parts.promise, client=client.id, epsilon=epsilon) + once + _alone(accepted)
     if before:
-        text += f" Other runs of this site have sealed {shown(before)}, which this run's number does not include;"
+        text += f" Other runs and releases of this site have sealed {shown(before)}, which this run's number does not include;"
         limit = f"epsilon {limits.epsilon:g} of its budget.toml"
         if before + epsilon <= limits.epsilon * (1 + ROUNDING):
             text += f" all its runs per {limits.unit} together stay within {limit}."

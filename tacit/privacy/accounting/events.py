@@ -18,6 +18,7 @@ from tacit.privacy.accounting import rdp
 OURS = frozenset({"event", "steps"})  # what a ledger's line says beside a kind's own words
 SLACK = 2.0**-200  # in total variation: more than what a drawn K, or a whole noised query, may be away from its law
 LONGEST = 100  # characters of the name of a split or a side
+ROUNDED_DOWN, ROUNDED_UP = 1 - 2.0**-48, 2.0**-40
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,37 @@ register(
 )
 
 
+# A release of another tool, of which nothing is known but its (epsilon, delta).
+
+
+@dataclass(frozen=True)
+class EpsilonDeltaDpEvent(DpEvent):
+    """Any (epsilon, delta)-DP release. It is a post-processing of randomised response that shows the data with probability
+    delta (arXiv:1311.0776, Theorem 3.4): delta is added as it is, and the rest costs at most epsilon (price.py)."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check.positive(epsilon=self.epsilon)
+        if self.delta != 0:
+            check.probability(delta=self.delta)
+
+
+@np.errstate(over="ignore")
+def response_curve(event: EpsilonDeltaDpEvent) -> np.ndarray:
+    """Upper bounds of the Rényi divergences, at `rdp.ORDERS`, of randomised response that tells the truth with probability
+    e^epsilon / (1 + e^epsilon): log((e^(a epsilon) + e^((1 - a) epsilon)) / (1 + e^epsilon)) / (a - 1), and never above
+    epsilon."""
+    a, spent = rdp.ORDERS, event.epsilon
+    moments = np.logaddexp(a * spent, (1 - a) * spent) - np.logaddexp(0.0, spent)
+    off = ROUNDED_UP * (1 + a * spent)  # far more than eight roundings of numbers this large
+    return np.minimum((moments + off) / (a - 1), spent)
+
+
+register(_fields("epsilon-delta", EpsilonDeltaDpEvent, curve=response_curve, bound="RDP of randomised response"))
+
+
 # Sums of integers, of which each client adds a share of the noise.
 
 
@@ -181,7 +213,6 @@ W = 4.0  # of the variance goes into the step from continuous to discrete: tau(W
 NARROWEST_SAMPLED = (
     8.0  # the variance of a share from which Theorem 1's factor is negligible (below 1e-33 a coordinate)
 )
-ROUNDED_DOWN, ROUNDED_UP = 1 - 2.0**-48, 2.0**-40
 
 
 def tau(w: float) -> float:

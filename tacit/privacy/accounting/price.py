@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 from numbers import Integral
@@ -17,7 +18,7 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import events, pld, rdp
-from tacit.privacy.accounting.events import SideDpEvent
+from tacit.privacy.accounting.events import EpsilonDeltaDpEvent, SideDpEvent
 
 RESERVES = (1e-6, 1e-3, 0.5)  # shares of delta that may be set aside for slack; the first that suffices is used
 MOST_RELEASES = 2**53  # counts up to here are exact as floats
@@ -99,8 +100,10 @@ def named(clients: Iterable[dict[str, str]]) -> str:
 
 @lru_cache(maxsize=100_000)
 def _priced(composition: Composition, *, delta: float) -> tuple[float, tuple[tuple[str, str], ...]]:
-    check.probability(delta=delta)
     composition = compose(composition)
+    stated = composition and all(isinstance(event, EpsilonDeltaDpEvent) for event, _ in composition)
+    if delta != 0 or not stated:  # nothing else has a price at delta = 0
+        check.probability(delta=delta)
     if not composition:
         return 0.0, (("", "nothing released"),)
     bounds = [(side, *_in_total(one, delta)) for side, one in _by_side(composition)]
@@ -128,6 +131,36 @@ def _by_side(composition: Composition) -> list[tuple[str, Composition]]:
 
 
 def _in_total(composition: Composition, delta: float) -> Bound:
+    """With releases of which an (epsilon, delta) is stated: their deltas are added as they are, and of what is left of `delta`
+    the lesser of two bounds is taken: the sum of epsilons (basic composition), and one Rényi price of everything."""
+    stated = [(event, count) for event, count in composition if isinstance(event, EpsilonDeltaDpEvent)]
+    if not stated:
+        return _unstated(composition, delta)
+    others = tuple(one for one in composition if one not in stated)
+    left = _down(Fraction(delta) - sum(Fraction(event.delta) * count for event, count in stated))
+    if left < 0 or (others and left == 0):
+        return math.inf, "no bound"
+    rest, name = _unstated(others, left) if others else (0.0, "")
+    if math.isinf(rest):
+        return math.inf, "no bound"
+    basic = -_down(-sum((Fraction(event.epsilon) * count for event, count in stated), Fraction(rest)))
+    sums = basic, " and ".join(filter(None, [name, "basic composition"]))
+    if left == 0:
+        return sums
+    pure = tuple((EpsilonDeltaDpEvent(event.epsilon, 0.0), count) for event, count in stated)
+    return min(sums, _unstated((*pure, *others), left))
+
+
+def _down(exact: Fraction) -> float:
+    """The number as a float that is not above it."""
+    try:
+        near = float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+    return math.nextafter(near, -math.inf) if near > exact else near
+
+
+def _unstated(composition: Composition, delta: float) -> Bound:
     """Slack is paid for by (1 + e^epsilon) of it, out of a part of delta that is set aside; inf where it eats delta."""
     kinds = [(events.kind_of(event), event, count) for event, count in composition]
     bound = _rdp if any(kind.gaussian is None for kind, _, _ in kinds) else _sampled

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from tacit import store
+from tacit.check import printable
 from tacit.crypto import keys
 from tacit.errors import BadInput, KeyRefused, LedgerError
 
@@ -66,6 +67,8 @@ EVERYBODY = "every client"  # how people read whom a charge to all is for
 ALL = ""  # whose seal that is
 QUERY = -1  # the round under which queries are charged: they belong to none
 NOTE = -2  # the round of a batch without charges, which notes what was released (`Ledger.release`)
+PURPOSE = -3  # and of one that notes, in its attempt, what something else than a run was charged for (`Ledger.charge`)
+MOST_PURPOSE = 200  # characters
 COLUMNS: tuple[str, ...] = ("run", "round", "attempt", "client", "unit", "event", "time")  # of a charge
 SECRET, SUFFIX = "secret", ".secret"  # whose keyed hash says which secret is the ledger's, and where it lies
 KEY_BYTES, KEYED_BYTES, CHAIN_BYTES = 32, 16, 16
@@ -129,10 +132,10 @@ def begun_at(ledger: Path) -> bool:
 # Opening.
 
 
-def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
-    """Opens or makes a ledger for charging. Guarantee: only its owner can open the file and what SQLite writes beside it; a
-    committed transaction has reached the disk (`synchronous=FULL`, rollback journal). Raises: LedgerError for what cannot be
-    opened, has another format (it is left as it is), or belongs to other data."""
+def connect(path: Path, *, population: str | None, key: bytes) -> sqlite3.Connection:
+    """Opens or makes a ledger for charging; without a population it stays whose it is. Guarantee: only its owner can open the
+    file and what SQLite writes beside it; a committed transaction has reached the disk (`synchronous=FULL`, rollback
+    journal). Raises: LedgerError for what cannot be opened, has another format (it is left as it is), or belongs to others."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -144,10 +147,12 @@ def connect(path: Path, *, population: str, key: bytes) -> sqlite3.Connection:
         refuse_other_format(db, path)
         db.executescript(SCHEMA)
         refuse_other_secret(db, path, key)
-        facts = {"format": FORMAT, "secret": keyed(key, SECRET), "population": keyed(key, population)}
+        facts = {"format": FORMAT, "secret": keyed(key, SECRET)}
+        facts |= {} if population is None else {"population": keyed(key, population)}
         db.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", facts.items())
         refuse_other_format(db, path)
-        refuse_other_population(db, path, population, key)
+        if population is not None:
+            refuse_other_population(db, path, population, key)
         return db
     except (sqlite3.Error, OSError) as error:
         raise LedgerError(f"The ledger {path} cannot be opened ({error}); {UNRELEASED}") from error
@@ -232,13 +237,22 @@ def tables_of(db: sqlite3.Connection) -> set[str]:
 
 
 def charges(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    """Every charge, oldest first, under the names of COLUMNS; one to all has the client EVERYBODY."""
+    """Every charge, oldest first, under the names of COLUMNS; one to all has the client EVERYBODY. What something else than a
+    run was charged for has its `purpose` too."""
+    known = purposes(db)
     rows = db.execute(
         f"SELECT run, round, attempt, IIF(client = '', '{EVERYBODY}', client) AS client, unit, text, time FROM paid"
         " JOIN events ON events.id = paid.event ORDER BY time, run, round, client"
     )
     for row in rows:
-        yield dict(zip(COLUMNS, row, strict=True))
+        entry = dict(zip(COLUMNS, row, strict=True))
+        yield entry | ({"purpose": known[entry["run"]]} if entry["run"] in known else {})
+
+
+def purposes(db: sqlite3.Connection) -> dict[str, str]:
+    """By run, what it was charged for where it is no run of Tacit's: printable and cut, whoever wrote it."""
+    rows = db.execute("SELECT run, attempt FROM batches WHERE round = ?", (PURPOSE,))
+    return {run: printable(str(text), MOST_PURPOSE) for run, text in rows}
 
 
 # Watermarks: files beside a run or a site that say how far its ledger had come.

@@ -23,7 +23,7 @@ from dp_accounting import DpEvent
 from tacit.errors import AnsweredOnce, LedgerError
 from tacit.privacy.accounting import price
 from tacit.privacy.ledger import disk
-from tacit.privacy.ledger.disk import ALL, EVERYBODY, NOTE, QUERY, Condition, now
+from tacit.privacy.ledger.disk import ALL, EVERYBODY, NOTE, PURPOSE, QUERY, Condition, now
 from tacit.types import Budget, Client, Unit
 
 RULE = "basic composition of what the others sealed when they began and this one has used, arXiv:1605.08294"
@@ -176,7 +176,7 @@ class Ledger:
         self,
         path: Path | str,
         *,
-        population: str,
+        population: str | None,
         run: str,
         delta: float | None = None,
         rounds: int = 10**6,
@@ -249,9 +249,22 @@ class Ledger:
             self._close_round()
         return paid
 
-    def _pay(self, asking: Sequence[tuple[str, Budget, DpEvent]], hint: int) -> set[str]:
+    def charge(self, name: str, budget: Budget, event: DpEvent, *, purpose: str, least: int = 1) -> bool:
+        """Charges one client, or with the empty name all, for the open round of something that is no run of Tacit's, and notes
+        with its seal what it is for; False, with nothing written, where the budget does not pay for it, or when it is sealed
+        not for `least` releases. Raises: as `admit`."""
+        paid = bool(self._pay([(name, budget, event)], least, purpose, least))
+        if paid:
+            self._close_round()
+        return paid
+
+    def _pay(
+        self, asking: Sequence[tuple[str, Budget, DpEvent]], hint: int, purpose: str = "", least: int = 1
+    ) -> set[str]:
         with self._charging():
-            paying = [one for one in asking if self._left(*one, hint) >= 1]
+            paying = [one for one in asking if self._left(*one, hint) >= (1 if one[0] in self._seals else least)]
+            if purpose and paying and not self._seals:
+                self._link(PURPOSE, purpose)
             for one in paying:
                 self._seal(*one, hint=hint)
             self._charge(paying)
@@ -483,6 +496,12 @@ class Ledger:
             unit = next(other for other in get_args(Unit) if other != unit)
         self.before(ALL, unit)
         return self._before[unit].runs
+
+    def other_releases(self, unit: Unit) -> int:
+        """How many of the other runs of a unit are no run of Tacit's, but another release (`charge`)."""
+        known = "run IN (SELECT run FROM batches WHERE round = ?)"
+        query = f"SELECT COUNT(DISTINCT run) FROM seals WHERE run != ? AND unit = ? AND {known}"
+        return self._value(query, self.run, unit, PURPOSE)
 
     def sealed_elsewhere(self, unit: str) -> Iterator[tuple[str, DpEvent, int, float, float]]:
         """(client, event, most, delta, epsilon) of every seal of other runs in one unit; the empty name is everybody. Raises:

@@ -92,7 +92,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 class Account:
     """One client in one run: what was sealed for it beforehand, and what it has used of that. `sealed` is the epsilon of
     `most` releases and counts against the budget; `used` that of the `releases` charged so far, both at the run's `delta`.
-    Queries are releases, too."""
+    Queries are releases, too. `purpose` is what it was for where it was no run of Tacit's."""
 
     client: str
     run: str
@@ -102,6 +102,7 @@ class Account:
     used: float
     releases: int
     most: int
+    purpose: str = ""
 
 
 def accounts(path: Path) -> list[Account]:
@@ -117,12 +118,14 @@ def accounts(path: Path) -> list[Account]:
         counts = db.execute("SELECT client, run, COUNT(*) FROM queries GROUP BY client, run")
         queries = {(client, run): count for client, run, count in counts}
         rows = db.execute("SELECT client, run, unit, delta, epsilon, most FROM seals ORDER BY time").fetchall()
+        known = disk.purposes(db)
     found = []
     for client, run, unit, delta, epsilon, most in rows:
         releases = price.compose((price.from_text(text), count) for text, count in paid[client, run])
         used = price.epsilon(releases, delta=delta)
         count, most = sum(count for _, count in paid[client, run]), most + queries.get((client, run), 0)
-        found.append(Account(client or EVERYBODY, run, unit, delta, epsilon, used, count, most))
+        purpose = known.get(run, "")
+        found.append(Account(client or EVERYBODY, run, unit, delta, epsilon, used, count, most, purpose))
     return found
 
 

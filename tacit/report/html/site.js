@@ -18,7 +18,7 @@ function siteSpent(d) {
     el("p", { class: "note", text: `A run seals its price when it begins, and what is sealed counts against the limit, used or not: ε ${limitText(d.limit === "inf" ? null : d.limit)} per ${d.unit} at δ = ${delta(d.delta)}, in budget.toml. A full bar is the whole limit.` }),
     el("table", {}, el("caption", { class: "visually-hidden", text: caption }),
       el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "run" }), el("td", { class: "bars", "aria-hidden": "true" }), el("th", { scope: "col", class: "number", text: "ε used" }), el("th", { scope: "col", class: "number", text: "ε sealed" }))),
-      el("tbody", {}, mine.map((one) => row(one.kept ? shortRun(one.run) : `${shortRun(one.run)} (its folder is gone)`, one.used, one.sealed, what(one))), row(`all runs, of ${limitText(d.limit === "inf" ? null : d.limit)}`, null, d.sealed))),
+      el("tbody", {}, mine.map((one) => row(one.purpose ? one.purpose : one.kept ? shortRun(one.run) : `${shortRun(one.run)} (its folder is gone)`, one.used, one.sealed, what(one))), row(`all runs, of ${limitText(d.limit === "inf" ? null : d.limit)}`, null, d.sealed))),
     d.other_units.map((one) => el("p", { class: "note", text: `Beside that, ε ≤ ${epsilon(one.sealed)} per ${one.unit} at δ = ${delta(one.delta)}: another unit, which is never added.` })));
 }
 // every set of rows that judged models of a run: those held out of training, then files of new rows
