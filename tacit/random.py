@@ -79,9 +79,10 @@ class Stream:
         """A standard normal for every number of a tensor, in its shape and where it lies."""
         return self.normal(tensor.numel()).to(tensor.device).view_as(tensor)
 
-    def bernoulli(self, count: int, rate: float) -> np.ndarray:
-        """The places of the successes among `count` independent trials; their rate is within 2^-53 of this one, never above."""
-        return np.flatnonzero(self.uniform(count) < math.floor(rate * 2.0**53) * 2.0**-53)
+    def bernoulli(self, count: int, rate: float | np.ndarray) -> np.ndarray:
+        """The places of the successes among `count` independent trials, of one rate or each of its own; a trial's rate is within
+        2^-53 of what is said, never above."""
+        return np.flatnonzero(self.uniform(count) < np.floor(np.multiply(rate, 2.0**53)) * 2.0**-53)
 
     def generator(self) -> np.random.Generator:
         """A NumPy generator seeded from this stream, for what needs no secrecy (partitions, cohorts, batches of plain SGD)."""

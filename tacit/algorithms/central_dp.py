@@ -71,7 +71,7 @@ class CentralDP:
         return Message("server", {"params": state.params, "clip": state.memory["clip"]})
 
     def cost(self, client: Client) -> DpEvent:
-        return self.mechanism.event()
+        return self.mechanism.event(client.index)
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:
         """What the client trained, or zeros where that failed: silence, or a stopped run, would tell everybody."""

@@ -113,7 +113,7 @@ def clients(
         )
         dataset = dataset.noting(loose)
     if before.runs:
-        sealed = before.epsilons(population.names, together=sampler_of(experiment, len(population)).charges_all)
+        sealed = before.epsilons(population.names, together=sampler_of(experiment, len(population)).charges_alike)
         population = replace(population, sealed=sealed)
     return dataset, shares, population
 

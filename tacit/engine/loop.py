@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -271,7 +271,10 @@ class BudgetTracker:
             return self._enough(cohort)
         if self._sampler.charges_all:
             tightest = self._ends[0]
-            paid = self._ledger.admit_everybody(tightest.budget, self._cost(tightest), hint=self._hint)
+            if self._sampler.charges_alike:
+                paid = self._ledger.admit_everybody(tightest.budget, self._cost(tightest), hint=self._hint)
+            else:
+                paid = self._ledger.admit_all(self._everybody, self._cost, hint=self._hint)
             return cohort if paid else None
         return self._enough(self._ledger.admit(cohort, self._cost, hint=self._hint))
 
@@ -291,7 +294,13 @@ class BudgetTracker:
     def rounds_left_to_all(self, *, hint: int | None = None) -> int:
         """How many more rounds everybody can pay for, where all pay together. Assumes: a ledger."""
         tightest, ledger = self._ends[0], cast(Ledger, self._ledger)
+        if not self._sampler.charges_alike:
+            return min(ledger.rounds_left(one, self._cost(one), hint=hint or self._hint) for one in self._everybody)
         return ledger.rounds_left_to_all(tightest.budget, self._cost(tightest), hint=hint or self._hint)
+
+    @cached_property
+    def _everybody(self) -> list[Client]:
+        return [self._parts.population[index] for index in range(len(self._parts.population))]
 
     def _cost(self, client: Client) -> DpEvent:
         return cast(DpEvent, self._parts.algorithm.cost(client))  # a ledger is kept only where it has a price

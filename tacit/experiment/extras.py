@@ -171,6 +171,11 @@ def refuse_unauditable(experiment: "Experiment") -> None:
             "What a canary did is read off noise that is independent in every round, and that of a cycle is not: leave out"
             " [audit], and use `tacit audit EXPERIMENT`, which covers it."
         )
+    if privacy.own_rates:
+        raise BadInput(
+            "A canary client would need a sampling rate, and here every client has its own: leave out [audit], and use `tacit audit"
+            " EXPERIMENT`, which covers it."
+        )
     refuse_unplain(experiment, "[audit]")
 
 

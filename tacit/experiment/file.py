@@ -141,7 +141,7 @@ class Experiment(BaseModel):
         privacy = self.privacy
         if privacy.kind != "central" or privacy.public_cohorts or privacy.sums_records:
             return privacy.foreign
-        return self.train.clients_per_round is not None or privacy.adaptive_clip is not None
+        return self.train.clients_per_round is not None or privacy.adaptive_clip is not None or privacy.own_rates
 
     def toml(self) -> str:
         """The whole experiment, defaults included, as the text of a TOML file."""
@@ -224,6 +224,15 @@ def _refuse_beside_central(experiment: Experiment) -> None:
         raise BadInput(
             f'privacy.sampler = "{privacy.sampler}" deals the clients into groups that take turns: set train.clients_per_round,'
             " the size of one."
+        )
+    if privacy.rate_cap is not None and not (privacy.own_rates or privacy.sums_records):
+        raise BadInput(
+            "privacy.rate_cap bounds how far clients' own sampling rates differ, and all have one: leave it out."
+        )
+    if privacy.own_rates and privacy.noise_said and train.clients_per_round:
+        raise BadInput(
+            "Beside clients' own budgets train.clients_per_round is the expected cohort, from which the noise follows: leave out it"
+            " or privacy.noise_multiplier."
         )
     if privacy.bands is not None and privacy.bands > train.rounds:
         raise BadInput(

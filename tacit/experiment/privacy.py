@@ -112,6 +112,24 @@ class PrivacySection(Section):
         return self.kind in ("central", "distributed") and self.unit == "record"
 
     @property
+    def own_rates(self) -> bool:
+        """Whether whole clients are drawn in secret, each as often as its own epsilon pays for."""
+        if self.kind != "central" or self.sums_records or self.public_cohorts or self.level != "own":
+            return False
+        if isinstance(self.epsilon, dict) and "file" in self.epsilon:
+            return True
+        return isinstance(self.epsilon, str) or len(set(self.listed)) > 1
+
+    @property
+    def listed(self) -> tuple[Any, ...]:
+        """The epsilons that are written in the experiment itself: one for all, or each client's; empty where they are elsewhere."""
+        if isinstance(self.epsilon, dict):
+            return tuple(self.epsilon.values())
+        return (
+            self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon,) * isinstance(self.epsilon, int | float)
+        )
+
+    @property
     def run_delta(self) -> float:
         """The delta that this run is calibrated and priced at: its part of all."""
         return self.delta * (1.0 if self.delta_share is None else self.delta_share)
@@ -168,10 +186,13 @@ class Trusted(PrivacySection):
 
 
 class Central(Trusted):
-    """Cohorts are drawn in secret. `network = "unwatched"` is a deployment's word, without which it has no secret cohorts:
-    nobody whom the promise is against sees the network's traffic or the server's log, which both show who took part."""
+    """Cohorts are drawn in secret; where budgets differ, each client at the rate that its own pays for, and
+    `train.clients_per_round` is the expected cohort. `network = "unwatched"` is a deployment's word, without which it has no
+    secret cohorts: nobody whom the promise is against sees the network's traffic or the server's log, which both show who took
+    part."""
 
     sampler: Literal["poisson"] | None = None  # each client by a coin of its own, in every round
+    rate_cap: Annotated[float, Field(ge=1)] | None = None  # the largest ratio of sampling rates
     adaptive_clip: AdaptiveClip | None = None  # the clip follows a quantile of the updates' norms
     network: Literal["unwatched"] | None = None  # secret cohorts, deployed: nobody else sees the traffic and the log
 

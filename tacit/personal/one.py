@@ -352,7 +352,7 @@ def measured(
         "alone_seconds": float(seconds[1]),
     }
     short |= {"when": "during", "promised": parts.plan.priced} if during else {}
-    short |= {"adapts": DRAWN} if parts.plan.sampler.charges_all and parts.experiment.train.clients_per_round else {}
+    short |= {"adapts": DRAWN} if parts.plan.sampler.charges_all and parts.plan.sampler.rate < 1 else {}
     limits = [None if np.isinf(limit) else limit for limit in parts.population.epsilons.tolist()]
     clients = [
         fact | {"epsilon": limit, "metrics": {metrics.key(name): told[name].told() for name in names}}

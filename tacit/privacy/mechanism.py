@@ -102,9 +102,11 @@ class CohortMechanism(ABC):
             )
         return self._noised(state, stream, bounded.vector)
 
-    def event(self) -> DpEvent:
-        """The price of a round to each who pays for it."""
-        return self.cohorts.event(self.noise_multiplier)
+    def event(self, index: int | None = None) -> DpEvent:
+        """The price of a round to one client, or to whoever pays most for it."""
+        if index is None:
+            return self.cohorts.event(self.noise_multiplier)
+        return self.cohorts.event_of(index, self.noise_multiplier)
 
     def at(self, clip: float) -> Self:
         """The same with another clip: noise and clip move together, so the price stays. Raises BadInput unless it is above 0."""

@@ -1,4 +1,5 @@
-"""Each client its own epsilon by its own sampling rate, under one noise for all: a looser client is drawn more often.
+"""Each client its own epsilon by its own sampling rate, under one noise for all: a looser client is drawn more often. What is
+drawn are a client's records or, where the promise is about whole clients, the client itself: then each is one, or its weight.
 
 A record of client m meets, in each of T rounds, a sampled Gaussian of the common multiplier z and its client's rate q_m, the
 largest with price(z, q_m, T) <= epsilon_m. B = sum of q_m n_m records are in a round's sum on average, so the noise on the mean
@@ -15,7 +16,7 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price, rdp
-from tacit.privacy.accounting.price import smallest
+from tacit.privacy.accounting.price import FEW, sampled_gaussian, smallest
 
 TRIED = np.geomspace(0.3, 1e4, 60)  # multipliers; 340 is best for epsilon = .1 over 100 rounds
 CAPS = np.geomspace(1.0, 100.0, 28)  # on the ratio of rates
@@ -26,6 +27,9 @@ WITHIN = 1.05  # of the least error: among these the largest rates are taken, wh
 TELLING = 0.8  # of the noise: what is hardly less is not worth a sentence
 SMALLEST = 1e-5  # a client that is drawn more rarely takes part in nothing
 BIAS = 0.25  # of the clip: how far a mean gradient moves where all weights are wrong (docs/decisions.md)
+ROUGH = 0.85  # steps down from the multiplier that the cheap price asks for
+CLOSE = 0.01  # how near the multiplier of a given cohort is found
+STEP = 0.02  # of a grid of rates, where there are many budgets
 MOST_APART = 0.25  # of all weight may be wrong by default: a loose client is no federation
 
 Cost = Callable[[float, float], float]  # (z, rate) -> the epsilon of all rounds
@@ -81,6 +85,7 @@ def choose(
     multiplier: float | None = None,
     cap: float | None = None,
     names: Sequence[str] = (),
+    cohort: int | None = None,
 ) -> Rates:
     """The multiplier and the cap on the ratio of rates with the least error, to 5 %, and among those the largest rates; and
     everybody's rate.
@@ -89,7 +94,7 @@ def choose(
 
     The error, in clips, is sqrt(d) z / (B sqrt(T)) of noise in the mean of all rounds, and without a `cap` of one's own also a
     quarter of the total variation between p_m = q_m n_m / B and n_m / n, added in squares; that variation is at most a quarter. All
-    of it is public.
+    of it is public. With a `cohort` the multiplier is the one under which so many units are drawn on average, to about 2 %.
 
     Raises: BadInput for a client whose budget allows no rate from 1e-5 on.
 
@@ -101,7 +106,19 @@ def choose(
     if cap is not None:
         check.at_least(1, **{"privacy.rate_cap": cap})
     cheap, tried = rough(rounds=rounds, delta=delta), np.array([multiplier])
-    if multiplier is None:  # among them the one from which all of everybody is in every round
+    if cohort is not None:
+        cheap = cost
+
+        def drawn(z: float, cost: Cost = cost) -> float:
+            found = _interpolated(cost, z, epsilons, nodes=NODES[1::2])
+            _, most = _least_error(found, sizes, z / math.sqrt(rounds / parameters), cap=cap)
+            return float(np.minimum(found, most * found.min()).sum())
+
+        high = _rising(lambda z: drawn(z, rough(rounds=rounds, delta=delta)), cohort, TRIED[0], TRIED[-1])
+        while high > TRIED[0] and drawn(high * ROUGH) >= cohort:
+            high *= ROUGH
+        tried = np.array([_rising(drawn, cohort, high * ROUGH, high)])
+    elif multiplier is None:  # among them the one from which all of everybody is in every round
         whole = smallest(lambda z: cheap(z, 1.0), epsilon=float(epsilons.min()))
         tried = np.sort(np.append(TRIED, whole))
     options = [
@@ -111,12 +128,21 @@ def choose(
     errors = np.array([error for _, error, _ in options])
     z, _, found_cap = options[int(np.flatnonzero(errors <= errors.min() * WITHIN)[-1])]
     if (
-        multiplier is None and cost(z, 1.0) <= epsilons.min()
+        multiplier is None and cohort is None and cost(z, 1.0) <= epsilons.min()
     ):  # all of everybody in every round: the least noise that pays
         z = min(z, smallest(lambda tried: cost(tried, 1.0), epsilon=float(epsilons.min())))
     named = dict(zip(epsilons[::-1].tolist(), names[::-1], strict=False))  # the first client of each budget
-    exact = {epsilon: _largest(cost, z, epsilon, named.get(epsilon, "a client")) for epsilon in np.unique(epsilons)}
-    rates = np.array([exact[epsilon] for epsilon in epsilons])
+    targets, inverse = np.unique(epsilons, return_inverse=True)
+    few = targets.tolist() if len(targets) <= FEW else [float(targets[0])]  # of many the others are on a grid
+    exact = np.array([_largest(cost, z, one, named.get(one, "a client")) for one in few])
+    if len(few) < len(targets):
+        most = min(1.0, float(found_cap * exact[0]))
+        on_grid = price.on_grid(
+            lambda x: cost(z, min(most, 1.0 / x)), targets[1:][targets[1:] < cost(z, most)], step=STEP
+        )
+        known = np.maximum(1.0 / on_grid, exact[0])
+        exact = np.concatenate([exact, known, np.full(len(targets) - 1 - len(known), most)])
+    rates = exact[inverse]
     return Rates(float(z), np.minimum(rates, found_cap * rates.min()), float(found_cap))
 
 
@@ -156,6 +182,7 @@ def rows(
     *,
     rounds: int,
     more: Callable[[Sequence[int]], dict[str, Any]],
+    of: str = "batch",
 ) -> list[dict[str, Any]]:
     """`tacit plan`: a row for every group of clients with the same budget, with its rates; `more` is what a kind has beside."""
     table, rates, z = [], chosen.rates, chosen.multiplier
@@ -174,10 +201,15 @@ def rows(
                     price.epsilon(((events[k], rounds),), delta=remaining.population.delta) for k in ends
                 ),
                 **more(ends),
-                "noise_over_batch": z / chosen.batch(sizes),
+                f"noise_over_{of}": z / chosen.batch(sizes),
             }
         )
     return table
+
+
+def sampled(*, rounds: int, delta: float) -> Cost:
+    """The price of so many sampled Gaussian releases."""
+    return lambda z, rate: price.epsilon(((sampled_gaussian(z, rate), rounds),), delta=delta)
 
 
 def rough(*, rounds: int, delta: float) -> Cost:
@@ -189,10 +221,17 @@ def rough(*, rounds: int, delta: float) -> Cost:
     return cost
 
 
-def _interpolated(cost: Cost, z: float, epsilons: np.ndarray) -> np.ndarray:
+def _rising(drawn: Callable[[float], float], wanted: float, low: float, high: float) -> float:
+    while high / low > 1 + CLOSE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if drawn(middle) < wanted else (low, middle)
+    return high
+
+
+def _interpolated(cost: Cost, z: float, epsilons: np.ndarray, *, nodes: np.ndarray = NODES) -> np.ndarray:
     """About the largest rate that each budget allows."""
-    known = np.maximum.accumulate([cost(z, rate) for rate in NODES])
-    rates = np.exp(np.interp(np.log(epsilons), np.log(np.maximum(known, 1e-12)), np.log(NODES), left=-math.inf))
+    known = np.maximum.accumulate([cost(z, rate) for rate in nodes])
+    rates = np.exp(np.interp(np.log(epsilons), np.log(np.maximum(known, 1e-12)), np.log(nodes), left=-math.inf))
     return np.where(epsilons >= known[-1], 1.0, rates)
 
 

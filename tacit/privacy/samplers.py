@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import dp_accounting
@@ -15,8 +16,10 @@ from dp_accounting import DpEvent
 from tacit import check
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.privacy.accounting.price import sampled_gaussian
 from tacit.privacy.guarantee import EMPTIED, ONE_CLIENT
 from tacit.random import Stream, seeded
+from tacit.wire import digest_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Participation:
     def rate(self) -> float:
         """The probability with which a client is in a round."""
         return self.cohort / self.population
+
+    @property
+    def charges_alike(self) -> bool:
+        """Whether all pay for every round, and all the same: the ledger then has one row for everybody."""
+        return self.charges_all
+
+    def expected(self, weights: np.ndarray) -> float:
+        """The weight that is in a round on average."""
+        return self.rate * float(weights.sum())
 
     def planned(self, rounds: int) -> int:
         """The rounds that a client's budget is made to last: all where all take part, else mean + 2 std of a Binomial(rounds,
@@ -91,6 +103,10 @@ class Sampler(Participation, ABC):
     def event(self, noise_multiplier: float) -> DpEvent:
         """The price of a round, to each who pays for it, of Gaussian noise with this multiplier on the sum of the cohort."""
 
+    def event_of(self, index: int, noise_multiplier: float) -> DpEvent:
+        """The same for one client: everybody's, unless clients differ in how often they are drawn."""
+        return self.event(noise_multiplier)
+
     @abstractmethod
     def relation(self, *, secret: bool = True) -> str:
         """The change that the price is for; where everybody is in every round, nothing is `secret`."""
@@ -108,8 +124,7 @@ class Poisson(Sampler):
         return stream.bernoulli(self.population, self.rate)
 
     def event(self, noise_multiplier: float) -> DpEvent:
-        gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-        return gaussian if self.rate == 1 else dp_accounting.PoissonSampledDpEvent(self.rate, gaussian)
+        return sampled_gaussian(noise_multiplier, self.rate)
 
     def relation(self, *, secret: bool = True) -> str:
         return ONE_CLIENT if secret else EMPTIED
@@ -118,6 +133,60 @@ class Poisson(Sampler):
     def words(self) -> Words:
         whom = f"Poisson cohorts, each of {self.population} clients with probability {self.rate:.4g} in every round"
         return Words(whom, "Poisson cohorts", "a secret Poisson cohort")
+
+
+@dataclass(frozen=True, repr=False)
+class OwnRates(Poisson):
+    """Each client by a coin of its own at a rate of its own, and at a price of its own: individualised DP-FedAvg (Lange et al.
+    2025, arXiv:2501.17634). `cohort` is the expected one, rounded up. Raises: BadInput for a rate outside (0, 1]."""
+
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for rate in self.rates:
+            check.rate(rate=rate)
+        super().__post_init__()
+
+    @cached_property
+    def _rates(self) -> np.ndarray:
+        return np.array(self.rates)
+
+    @cached_property
+    def _name(self) -> str:  # of many thousands of rates, once
+        return f"OwnRates({self.population}, {self.cohort}, {digest_of('rates', self._rates.tobytes())})"
+
+    def __repr__(self) -> str:
+        return self._name
+
+    @property
+    def charges_alike(self) -> bool:
+        return False
+
+    @property
+    def rate(self) -> float:
+        """The mean of all rates."""
+        return float(self._rates.mean())
+
+    def expected(self, weights: np.ndarray) -> float:
+        return float(self._rates @ weights)
+
+    def draw(self, stream: Stream, round: int) -> np.ndarray:
+        return stream.bernoulli(self.population, self._rates)
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """The price to whoever is drawn most often."""
+        return sampled_gaussian(noise_multiplier, max(self.rates))
+
+    def event_of(self, index: int, noise_multiplier: float) -> DpEvent:
+        return sampled_gaussian(noise_multiplier, self.rates[index])
+
+    @property
+    def words(self) -> Words:
+        ends = f"{min(self.rates):.4g} to {max(self.rates):.4g}"
+        whom = f"Poisson cohorts, each of {self.population} clients at a rate of its own in every round (from {ends})"
+        return Words(
+            whom, "Poisson cohorts, each client at a rate of its own", "a secret Poisson cohort, at its own rate"
+        )
 
 
 @dataclass(frozen=True)

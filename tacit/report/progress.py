@@ -58,7 +58,7 @@ class Display:
             promise = f"{parts.plan.title(experiment)}, epsilon {ends} per {experiment.privacy.unit_kept}"
         say(f"[bold]{escape(experiment.name)}[/]: {sizes}, {escape(promise)}.")
         if before.runs:
-            most = shown(max(before.epsilons(population.names, together=parts.plan.sampler.charges_all)))
+            most = shown(max(before.epsilons(population.names, together=parts.plan.sampler.charges_alike)))
             noise = "rounds are paid from" if experiment.privacy.noise_said else "the noise is sized for"
             held = f"{before.runs} other run{'s' * (before.runs != 1)} when this one began: up to epsilon {most}"
             per = f"per {experiment.privacy.unit_kept} was sealed and counts as spent; {noise} what is left."

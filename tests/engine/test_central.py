@@ -206,7 +206,6 @@ def test_client_level_charges_of_other_runs_count_and_record_level_ones_do_not(t
         ({"train": {"min_clients": 2}}, "leave out train.min_clients"),
         ({"privacy": {"sampler": "fixed"}}, "privacy.sampler"),
         ({"privacy": {"noise_multiplier": 0}}, "privacy.noise_multiplier to be a number above 0"),
-        ({"privacy": {"epsilon": "uniform"}}, 'privacy.level = "minimum"'),
         ({"privacy": {"epsilon": math.inf}}, "set privacy.noise_multiplier"),
         ({"privacy": {"unit": "record"}}, "set train.local_steps = 1"),
         ({"privacy": {"adaptive_clip": {"count_noise": 1.0}}}, "privacy.adaptive_clip.quantile is missing"),

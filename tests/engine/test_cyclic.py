@@ -275,6 +275,7 @@ def test_another_seed_deals_other_groups_and_everything_of_the_plan_is_in_its_di
         ({"privacy": {"bands": 0}}, "privacy.bands"),
         ({"privacy": {"adaptive_clip": {"quantile": 0.5}}}, "it is a key of kind"),
         ({"privacy": {"epsilon": [1.0] * 9 + [2.0]}}, "their epsilons differ"),
+        ({"privacy": {"rate_cap": 2.0}}, "is a key of kind"),
         ({"privacy": {"epsilon": float("inf")}}, "set privacy.noise_multiplier"),
         ({"train": {"min_clients": 2}}, "leave out train.min_clients"),
         ({"audit": {"canaries": 10}}, "use `tacit audit EXPERIMENT`, which covers it"),

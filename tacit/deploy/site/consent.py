@@ -55,8 +55,8 @@ def refuse_paths(experiment: Experiment) -> None:
 WATCHED = (
     "In a deployment whoever watches the network sees who takes part in a round, and this epsilon counts on nobody's seeing it: set"
     ' privacy.sampler = "cyclic", whose epsilon counts on no secret; or have every site in every round (leave out'
-    " train.clients_per_round and privacy.adaptive_clip); or, if nobody whom the promise is against can see the traffic or the"
-    ' server\'s log, say so by privacy.network = "unwatched".'
+    " train.clients_per_round and privacy.adaptive_clip, and give one epsilon); or, if nobody whom the promise is against can see"
+    ' the traffic or the server\'s log, say so by privacy.network = "unwatched".'
 )
 
 

@@ -268,9 +268,10 @@ def refuse_unpaid(experiment: Experiment, epsilons: Mapping[str, float], *, delt
     known = [min(known)] * len(known) if privacy.level == "minimum" else known
     roster = Roster(tuple(epsilons), (1,) * len(known), tuple(known), privacy.run_delta, privacy.unit_kept)
     population = roster.population((1,))
-    one_budget(population)
-    if not privacy.noise_said:
-        return  # it is made to last
+    if not privacy.own_rates:
+        one_budget(population)
+    if privacy.own_rates or not privacy.noise_said:
+        return  # rates or noise are made to last
     plan, index = cast(WeighedSums, kind.plan(experiment, population, size=1)), list(epsilons).index(site)
     turns = plan.sampler.slots(index, rounds=experiment.train.rounds)
     budget = Budget(epsilons[site], privacy.run_delta, privacy.unit_kept)

@@ -258,7 +258,7 @@ class Central(Subject):
         noise = np.array([[bug.moved([], partial(bug.derive(), "server", r), round=r)] for r in range(rounds)])
         z = with_count(claim, bug.plan.mechanism.count_std)
         yield from evidence.checks(SERVER, noise / (z * self.probes.clip), self.layers, multiplier=z)
-        if claim.rate < 1:
+        if self.plan.sampler.rate < 1:
             yield from bug._cohorts(claim)
 
     def _banded(self, plan: BandedPlan, claim: Charged, rounds: int) -> Iterator[Check]:
@@ -286,11 +286,22 @@ class Central(Subject):
 
     def _cohorts(self, claim: Charged) -> Iterator[Check]:
         everybody = len(self.parts.population)
-        counts = [len(self.plan.sampler.draw(self.derive()(r, "cohort"), r)) for r in range(DRAWS)]
+        drawn = [self.plan.sampler.draw(self.derive()(r, "cohort"), r) for r in range(DRAWS)]
+        if not self.plan.sampler.charges_alike:
+            yield from self._each(np.bincount(np.concatenate(drawn), minlength=everybody))
+            return
+        counts = [len(cohort) for cohort in drawn]
         hits = evidence.rate(sum(counts), everybody * DRAWS)
         yield Check(SERVER, "sampling rate", claim.rate, hits, "clients are drawn more often than is priced")
         spread = evidence.spread(tuple(counts), (everybody,) * DRAWS, (claim.rate,) * DRAWS)
         yield Check(SERVER, "spread of cohorts", 1.0, spread, "cohorts vary less than independent draws do")
+
+    def _each(self, times: np.ndarray) -> Iterator[Check]:
+        # clients at rates of their own: how often each of some was drawn
+        for index in self.picked():
+            client = self.parts.population[index]
+            rate, hits = claim_of(self.algorithm.cost(client)).rate, evidence.rate(int(times[index]), DRAWS)
+            yield Check(client.id, "sampling rate", rate, hits, "a client is drawn more often than is priced")
 
     def clients(self) -> Iterator[Check]:
         server, clip = self.buggy, self.probes.clip

@@ -65,9 +65,9 @@ def _charge(parts: Parts, path: Path, gone: dict[str, Spent]) -> None:
     experiment, population, plan = parts.experiment, parts.population, parts.plan
     privacy = experiment.privacy
     before, runs = read_before(path, unit=population.unit), Before(1, dict(gone))
-    for index, name in enumerate(population.names[:1] if plan.sampler.charges_all else population.names):
-        who, client = ALL if plan.sampler.charges_all else name, population[index]
-        rounds = plan.sampler.slots(None if plan.sampler.charges_all else index, rounds=experiment.train.rounds)
+    for index, name in enumerate(population.names[:1] if plan.sampler.charges_alike else population.names):
+        who, client = ALL if plan.sampler.charges_alike else name, population[index]
+        rounds = plan.sampler.slots(None if plan.sampler.charges_alike else index, rounds=experiment.train.rounds)
         known, mine = before.of(who), runs.of(who)
         event, asked = parts.algorithm.cost(client), plan.queries.events(index)
         if event is None:

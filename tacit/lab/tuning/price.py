@@ -88,6 +88,11 @@ def refuse_unsearchable(experiment: Experiment) -> None:
             raise BadInput(f"[{table}] looks into every run, and a search is scored by one number: leave it out.")
     if privacy.sampler not in (None, "poisson"):
         raise BadInput('A search has no price yet where cohorts are public: set privacy.sampler = "poisson".')
+    if privacy.own_rates:
+        raise BadInput(
+            "A search has no price yet where every client is drawn at a rate of its own: give one epsilon, or set privacy.level ="
+            ' "minimum".'
+        )
     refuse_passed(experiment)
 
 
@@ -203,7 +208,7 @@ def _parts(candidate: Candidate, dataset: Dataset, population: Population, epsil
 def _paid(parts: Parts) -> dict[str, Releases]:
     """What each client releases in a run, how often its ledger would let it, and what it answers beside that."""
     privacy, found, known = parts.experiment.privacy, {}, {}
-    names = [ALL] if parts.plan.sampler.charges_all else parts.population.names  # all pay the same, in one row
+    names = [ALL] if parts.plan.sampler.charges_alike else parts.population.names  # all pay the same, in one row
     for index, name in enumerate(names):
         client = parts.population[index]
         event = parts.algorithm.cost(client)

@@ -268,7 +268,7 @@ def noise_multipliers(epsilons: np.ndarray, *, delta: float, sampling_rate: floa
         settings = {"delta": delta, "sampling_rate": sampling_rate, "steps": steps}
         solved = [noise_multiplier(epsilon=float(target), **settings) for target in targets]
         return np.array(solved)[inverse]
-    return _on_grid(_cost(delta, sampling_rate, steps), targets)[inverse]
+    return on_grid(_cost(delta, sampling_rate, steps), targets)[inverse]
 
 
 def _cost(delta: float, sampling_rate: float, steps: int, beside: Composition = ()) -> Cost:
@@ -317,14 +317,18 @@ def _bracket(cost: Cost, target: float) -> tuple[float, float]:
     return low, high
 
 
-def _on_grid(cost: Cost, targets: np.ndarray) -> np.ndarray:
-    """The first grid node that keeps each target (rising), by bisection of the node range only where targets lie."""
+def on_grid(cost: Cost, targets: np.ndarray, *, step: float = GRID) -> np.ndarray:
+    """The first node of a grid (of 1 %, or of `step` in logarithms) that keeps each target (rising), by bisection of the node
+    range only where targets lie.
+    Guarantee: cost(node) <= target was computed for every node that is returned."""
+    if not len(targets):
+        return targets
 
     def node(k: int) -> float:
-        return math.exp(GRID * k)
+        return math.exp(step * k)
 
-    first = math.floor(math.log(smallest(cost, epsilon=float(targets[-1]))) / GRID) - 1
-    last = math.ceil(math.log(smallest(cost, epsilon=float(targets[0]))) / GRID) + 1
+    first = math.floor(math.log(smallest(cost, epsilon=float(targets[-1]))) / step) - 1
+    last = math.ceil(math.log(smallest(cost, epsilon=float(targets[0]))) / step) + 1
     while cost(node(last)) > targets[0]:  # the grid's last node keeps every target because it was priced, too
         last += 1
     nodes = np.full(len(targets), last)

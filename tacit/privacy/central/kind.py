@@ -1,5 +1,6 @@
 """Central DP: the server is trusted, clips every update and noises the sum of a cohort, drawn in secret or public in a cycle."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -19,6 +20,7 @@ from tacit.privacy.central.records import CentralRecords
 from tacit.privacy.guarantee import Words
 from tacit.privacy.mechanism import CohortMechanism, NoiseState
 from tacit.privacy.plan import Kind, Plan, Remaining, Traits
+from tacit.privacy.rates import Rates, choose, rows, sampled
 from tacit.privacy.wiring import Wiring
 from tacit.random import Stream
 from tacit.training.optimizer import Momentum
@@ -94,7 +96,7 @@ class CohortGaussian(CohortMechanism):
         if self.count_std is None:
             return super().noised_share(stream, unclipped, answers)
         centred = unclipped - answers / 2 + self.count_std * float(stream.normal(1))
-        return 0.5 + centred / self.cohorts.cohort
+        return 0.5 + centred / self.cohorts.expected(np.ones(self.cohorts.population))
 
 
 # The plans.
@@ -136,8 +138,8 @@ class WeighedSums(Plan):
 
     @property
     def expected_weight(self) -> float:
-        """The rate times the sum of all weights: what a sum is divided by, whoever was asked and whoever answered."""
-        return self.sampler.rate * float(self.weights.sum())
+        """The weight of an expected cohort: what a sum is divided by, whoever was asked and whoever answered."""
+        return self.sampler.expected(self.weights)
 
     def key(self, client: Client | None) -> str:
         if client is None:
@@ -172,6 +174,11 @@ class CentralPlan(WeighedSums):
     single updates, and with the secret of who was drawn."""
 
     mechanism: CohortGaussian
+    chosen: Rates | None = None  # where each client is drawn at a rate of its own
+
+    @property
+    def batch_shares(self) -> np.ndarray | None:
+        return None if self.chosen is None else self.chosen.shares(self.weights)
 
     def algorithm(self, wiring: Wiring) -> Algorithm:
         weights = dict(zip(wiring.population.names, self.weights.tolist(), strict=True))
@@ -192,6 +199,12 @@ class CentralPlan(WeighedSums):
         return f"central DP ({self.sampler.words.title if experiment.secret_cohorts else 'everybody in every round'})"
 
     def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
+        if self.chosen is not None:
+            whom, events = self.sampler.words.level, [self.mechanism.event(k) for k in range(len(self.weights))]
+            level = f"client level, {self.sampler.relation()}, Gaussian on the sum of {whom}"
+            more = {"expected_cohort": self.chosen.batch(np.ones(len(self.weights))), "guarantee": level}
+            limits = {"rounds": self.participations, "more": lambda _: more, "of": "cohort"}
+            return rows(self.chosen, self.weights, remaining, events, **limits)
         left = remaining.rounds(None, self.mechanism.event(), hint=self.participations)
         secret = remaining.experiment.secret_cohorts
         whom = self.sampler.words.level if secret else "all clients"
@@ -253,8 +266,8 @@ def one_budget(population: Population) -> float:
     low, high = float(population.epsilons.min()), float(population.epsilons.max())
     if low != high:
         raise BadInput(
-            f"Central DP protects all clients by one noise, but their epsilons differ ({low:.4g} to {high:.4g}):"
-            ' give one epsilon, or say privacy.level = "minimum".'
+            f"Here one price holds for all clients, but their epsilons differ ({low:.4g} to {high:.4g}): give one epsilon, or say"
+            ' privacy.level = "minimum"; with secret cohorts, list each client\'s own in privacy.epsilon.'
         )
     return float(population.to_spread.min())
 
@@ -274,6 +287,20 @@ def _noised(mechanism: M, experiment: Experiment, population: Population, rounds
     return mechanism.with_noise(price.smallest(cost, epsilon=epsilon))
 
 
+def own_rates(experiment: Experiment, population: Population, weights: np.ndarray, *, size: int) -> Rates:
+    """The multiplier, and every client's rate under it (`rates.choose`), by what is left of its own epsilon. Raises: BadInput for
+    an epsilon without a limit, one that allows no rate, and a cohort that no multiplier gives."""
+    privacy, train, epsilons = experiment.privacy, experiment.train, np.asarray(population.to_spread, dtype=float)
+    for index in np.flatnonzero(np.isinf(epsilons))[:1]:
+        raise BadInput(
+            f"Client {population.names[int(index)]} sets no limit (epsilon = inf), so no sampling rate follows from it: give every"
+            " client a number."
+        )
+    limits = {"rounds": train.rounds, "delta": population.delta}
+    found = {"multiplier": privacy.noise_multiplier, "cap": privacy.rate_cap, "cohort": train.clients_per_round}
+    return choose(epsilons, weights, cost=sampled(**limits), parameters=size, names=population.names, **limits, **found)
+
+
 class Central:
     """The kind `central`: client-level DP at a trusted server, whose cohorts are a secret. The server sees every clipped
     update and who sent it; whoever sees the models sees one noised sum a round. All clients pay for every round, because
@@ -282,19 +309,30 @@ class Central:
     plans: type[Plan] = CentralPlan
 
     def plan(self, experiment: Experiment, population: Population, *, size: int, own: int | None = None) -> Plan:
-        """One noise for all clients, from their one budget; counting for an adaptive clip is part of the same price. Raises:
-        BadInput where budgets differ, no noise can be derived or keeps the budget, or the cohort exceeds the population."""
-        privacy, rounds = experiment.privacy, experiment.train.rounds
-        who = self.sampler(experiment, len(population))
-        mechanism = CohortGaussian(privacy.noise_multiplier or 1.0, privacy.clip, who)
-        mechanism = _noised(mechanism, experiment, population, rounds)
+        """One noise for all clients, from their one budget or, where budgets differ, with each client's own rate; counting for an
+        adaptive clip is part of the same price. Raises: BadInput where no noise or rate can be derived or keeps a budget, or the
+        cohort exceeds the population."""
+        privacy, rounds, chosen = experiment.privacy, experiment.train.rounds, None
+        who, weights = self.sampler(experiment, len(population)), capped_weights(population.sizes, privacy.weight_cap)
+        if privacy.own_rates:
+            chosen = own_rates(experiment, population, weights, size=size)
+            cohort = min(len(weights), math.ceil(chosen.rates.sum()))
+            who = samplers.OwnRates(len(weights), cohort, tuple(chosen.rates.tolist()))
+            mechanism = CohortGaussian(chosen.multiplier, privacy.clip, who)
+        else:
+            mechanism = CohortGaussian(privacy.noise_multiplier or 1.0, privacy.clip, who)
+            mechanism = _noised(mechanism, experiment, population, rounds)
         if privacy.adaptive_clip is not None:
             mechanism = replace(mechanism, count_std=privacy.adaptive_clip.count_noise or who.cohort / COUNT_SHARE)
-        return CentralPlan(mechanism, rounds, capped_weights(population.sizes, privacy.weight_cap))
+        return CentralPlan(mechanism, rounds, weights, chosen)
 
     def sampler(self, experiment: Experiment, clients: int) -> samplers.Sampler:
-        """Who is drawn: what the plan draws and prices with."""
-        return samplers.drawn(experiment, clients)
+        """Who is drawn: what the plan draws and prices with; where each client has a rate of its own, before there is a plan, all
+        at that of the expected cohort."""
+        who = samplers.drawn(experiment, clients)
+        if not experiment.privacy.own_rates:
+            return who
+        return samplers.OwnRates(clients, who.cohort, (who.rate,) * clients)
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Nothing: that the server is trusted is what the kind says, and a site accepts it by accepting the experiment."""

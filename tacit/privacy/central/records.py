@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import dp_accounting
 import numpy as np
-from dp_accounting import DpEvent
 
 from tacit.algorithms import Algorithm
 from tacit.algorithms.record_sums import RecordSums, SumNoise
@@ -18,7 +17,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.guarantee import FLOATS, ONE_RECORD, Words
 from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import Plan, Remaining, Traits
-from tacit.privacy.rates import Rates, advice, choose, rows
+from tacit.privacy.rates import Rates, advice, choose, rows, sampled
 from tacit.privacy.samplers import Participation
 from tacit.privacy.wiring import Wiring, descent_of
 from tacit.types import Client
@@ -136,7 +135,7 @@ class CentralRecords:
         chosen = choose(
             epsilons,
             np.asarray(population.sizes),
-            cost=_cost(rounds, population.delta),
+            cost=sampled(rounds=rounds, delta=population.delta),
             rounds=rounds,
             delta=population.delta,
             parameters=size,
@@ -149,12 +148,3 @@ class CentralRecords:
 
     def refuse_at_site(self, experiment: Experiment) -> None:
         """Nothing: the server is trusted, and the site's own ledger is charged for every answer."""
-
-
-def _cost(rounds: int, delta: float) -> Any:
-    def cost(z: float, rate: float) -> float:
-        one: DpEvent = dp_accounting.GaussianDpEvent(z)
-        event = one if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, one)
-        return price.epsilon(((event, rounds),), delta=delta)
-
-    return cost

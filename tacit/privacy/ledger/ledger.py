@@ -258,11 +258,27 @@ class Ledger:
             self._close_round()
         return paid
 
+    def admit_all(self, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> bool:
+        """Charges each of these clients its own event for the open round if every one can pay; else nobody, and False. Raises: as
+        `admit`."""
+        paid = bool(self._pay([(client.id, client.budget, cost(client)) for client in clients], hint, all_or_none=True))
+        if paid:
+            self._close_round()
+        return paid
+
     def _pay(
-        self, asking: Sequence[tuple[str, Budget, DpEvent]], hint: int, purpose: str = "", least: int = 1
+        self,
+        asking: Sequence[tuple[str, Budget, DpEvent]],
+        hint: int,
+        purpose: str = "",
+        least: int = 1,
+        *,
+        all_or_none: bool = False,
     ) -> set[str]:
         with self._charging():
             paying = [one for one in asking if self._left(*one, hint) >= (1 if one[0] in self._seals else least)]
+            if all_or_none and len(paying) < len(asking):
+                paying = []
             if purpose and paying and not self._seals:
                 self._link(PURPOSE, purpose)
             for one in paying:

@@ -55,6 +55,10 @@ def stop_after(round):
             "train": {"clients_per_round": 2, "rounds": 5},
         },
         {
+            "privacy": {"kind": "central", "epsilon": [8.0, 1.0, 20.0], "network": "unwatched"},
+            "train": {"rounds": 5},
+        },
+        {
             "privacy": {"kind": "central", "epsilon": 8.0, "sampler": "cyclic"},
             "train": {"clients_per_round": 1, "rounds": 5},
         },
