@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tacit.engine.history import History
     from tacit.errors import TacitError
     from tacit.experiment import Experiment
+    from tacit.lab.grid import compare
     from tacit.predict import Predictor, load
     from tacit.simulation import run
     from tacit.types import Budget, Guarantee
@@ -30,6 +31,7 @@ __all__ = [
     "Predictor",
     "Rule",
     "TacitError",
+    "compare",
     "load",
     "run",
 ]
@@ -44,6 +46,7 @@ _HOMES = {
     "Predictor": "tacit.predict",
     "Rule": "tacit.algorithms",
     "TacitError": "tacit.errors",
+    "compare": "tacit.lab.grid",
     "load": "tacit.predict",
     "run": "tacit.simulation",
 }

@@ -3,14 +3,13 @@
 import copy
 import datetime
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import Progress
 from torch import nn
 
 from tacit import plugin, store
@@ -40,6 +39,7 @@ from tacit.privacy.ledger.reader import noted, read_before
 from tacit.report.live import page_meanwhile
 from tacit.report.page import write_page
 from tacit.report.plan import refuse_spent
+from tacit.report.progress import line, seen_by_people
 from tacit.report.writers import load_writers, open_writers
 from tacit.training.independence import Unsupported
 from tacit.training.stacked import warm
@@ -217,7 +217,7 @@ Ready = Callable[[Parts, list[dict[str, Any]]], None]
 
 
 def run(
-    experiment: Experiment,
+    experiment: Experiment | Mapping[str, Any] | str | Path = "digits",
     *,
     data: Dataset | None = None,
     model: Model | None = None,
@@ -227,12 +227,15 @@ def run(
     force: bool = False,
     observe: Observer | None = None,
     ready: Ready | None = None,
-    progress: Progress | None = None,
+    progress: bool | None = None,
     page: bool = True,
     hear: Hear | None = None,
     trial_id: str = "",
+    **settings: Any,
 ) -> History:
     """Runs an experiment and returns its history; the files are in `out` (or a new folder under runs/).
+    The experiment may be named (a file, or one that ships) or be tables; `settings` are keys to change, as in `epsilon=3` or
+    `**{"train.rounds": 20}`. `progress` is a line on standard error: in a terminal or a notebook unless it is False.
     `data`, `model` (a torch module, whose weights are the start, or a function that makes one) and `rule` take the place of what
     the experiment names; the run's files have their digests, and go on only with the same ones. `observe` is called with the
     record of every round. `page = False` leaves out report.html; `tacit report` makes it later. `hear` is for attacks
@@ -241,6 +244,8 @@ def run(
     Guarantee: the ledger is charged on disk before anything that a client trained is read; on a CPU, before it trains. With
     seeded randomness a resumed run equals an uninterrupted one, bit for bit on CPU. Raises TacitError in one sentence for
     whatever cannot be done; nothing is lost then."""
+    _refuse_wrong(observe=observe, ready=ready, hear=hear, out=out, resume=resume, force=force, page=page)
+    experiment = Experiment.of(experiment, **settings)
     path = Path(out or new_folder(experiment.name))
     refuse_taken(path, resume=resume, force=force)
     experiment = with_passed(experiment, data=data, model=model, rule=rule)
@@ -250,7 +255,7 @@ def run(
     warm(experiment.run.devices)  # while rows are read
     with ExitStack() as stack:
         before = before_of(experiment, path, resume=resume)
-        parts = replace(build(experiment, progress=progress, before=before), trial_id=trial_id)
+        parts = replace(build(experiment, before=before), trial_id=trial_id)
         preflight(parts, resume=resume)
         folder = open_folder(path, experiment, resume=resume, force=force, resolved=written(parts), before=before)
         stack.callback(folder.close)
@@ -274,6 +279,8 @@ def run(
         note_clients(parts, ledger, folder)
         book = stack.enter_context(open_writers(writers, folder, experiment, past, unit=parts.population.unit))
         describe(parts, ledger, folder)
+        if (seen_by_people() if progress is None else progress) and ready is None:
+            observe = stack.enter_context(line(experiment, observe))
         shown = stack.enter_context(page_meanwhile(folder.path, observe)) if page else observe
         try:
             state, stopped = loop(parts, ledger, folder, trainer, book.observing(shown))
@@ -300,6 +307,18 @@ def run(
     if page:
         write_page([folder.path], folder.path / "report.html")
     return history
+
+
+def _refuse_wrong(*, out: Any, observe: Any, ready: Any, hear: Any, **flags: Any) -> None:
+    """Refuses arguments of the wrong type before anything is read. Raises BadInput."""
+    if out is not None and not isinstance(out, str | Path):
+        raise BadInput(f"Expected out to be a path, got {out!r:.60}.")
+    for name, value in {"observe": observe, "ready": ready, "hear": hear}.items():
+        if value is not None and not callable(value):
+            raise BadInput(f"Expected {name} to be a function that is called in every round, got {value!r:.60}.")
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise BadInput(f"Expected {name} to be True or False, got {value!r:.60}.")
 
 
 def new_folder(name: str) -> Path:

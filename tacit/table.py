@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple
 
 from rich import box
@@ -176,6 +177,20 @@ class Table:
         return "\n".join(
             "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
         )
+
+    def html(self) -> str:
+        """For a notebook. Every cell is text, never markup.
+
+        >>> Table([Column("rule", ["<b>"])]).html()
+        '<table><thead><tr><th>rule</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
+        """
+        texts = self.texts()
+
+        def row(cells: Iterable[str], tag: str) -> str:
+            return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+        body = "".join(row(cells, "td") for cells in zip(*texts.values(), strict=True))
+        return f"<table><thead>{row(texts, 'th')}</thead><tbody>{body}</tbody></table>"
 
     def latex(self, leave_out: Collection[str] = ()) -> str:
         r"""A tabular with booktabs' rules, for \input; notes are comments. Numbers end at the right.

@@ -17,7 +17,6 @@ from tacit.cli.program import EXPERIMENT, Program, Root
 from tacit.errors import BadInput, TacitError, exit_code, stop_on_term
 from tacit.experiment.file import homes
 
-SEEDS = 3  # the fewest that give an interval one can use
 RUNS = 10
 FEDERATION = "federation.toml"
 LEDGER = "privacy.ledger="
@@ -61,9 +60,7 @@ def compare_command(
     experiment: program.Source = None,
     vary: program.Vary = None,
     settings: program.Settings = None,
-    seeds: Annotated[
-        int | None, typer.Option(help=f"How many seeds each combination has; {SEEDS} if left out.")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds each combination has; 3 if left out.")] = None,
     out: program.Out = None,
     resume: program.Resume = False,
     force: program.Force = False,
@@ -156,7 +153,7 @@ def _grid(
 ) -> tuple[dict[str, Any], dict[str, list[Any]], int]:
     """The base experiment, what varies, and the number of seeds; from the known folder where they are not said."""
     from tacit.lab.compare.grid import BASE, GRID, parse_vary, text
-    from tacit.lab.grid import plain
+    from tacit.lab.grid import SEEDS, plain
 
     choices, count = parse_vary(vary), SEEDS if seeds is None else seeds
     source: str | Path | None = experiment

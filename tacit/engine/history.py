@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,33 @@ class History:
         """The guarantee as a privacy officer reads it."""
         return sentence(self.guarantee)
 
+    def _repr_html_(self) -> str:
+        """In a notebook: the final metrics, the curve, and the sentence of the guarantee."""
+        rows = "".join(
+            f"<tr><th>{escape(metrics.words(key))}</th><td>{one['value']:.4f}</td></tr>"
+            for key, one in self.summary["metrics"].items()
+        )
+        key = self.summary["metric"]
+        curve = _sparkline([(one["round"] + 1, one[key]) for one in self.rounds if key in one], metrics.words(key))
+        return f"<table>{rows}</table>{curve}<p>{escape(self.sentence)}</p>"
+
     def records(self) -> list[dict[str, Any]]:
         """A flat dict of scalars per round, as in rounds.csv: `pandas.DataFrame(history.records())`."""
         return flat_records(self.rounds, unit=self.guarantee.unit if self.guarantee else None)
+
+
+def _sparkline(points: Sequence[tuple[float, float]], name: str) -> str:
+    """A curve for a notebook, as SVG, with its first and last value in words; nothing for fewer than two points."""
+    if len(points) < 2:
+        return ""
+    xs, ys = zip(*points, strict=True)
+    (first, last), (low, high) = (min(xs), max(xs)), (min(ys), max(ys))
+    wide, tall = 320 / ((last - first) or 1), 80 / ((high - low) or 1)
+    drawn = " ".join(f"{(x - first) * wide:.1f},{84 - (y - low) * tall:.1f}" for x, y in points)
+    label = escape(f"{name} by round: {points[0][1]:.4f} to {points[-1][1]:.4f}")
+    style = 'fill="none" stroke="currentColor" stroke-width="1.5"'
+    line = f'<svg width="320" height="88" role="img" aria-label="{label}"><polyline {style} points="{drawn}"/></svg>'
+    return f"<figure>{line}<figcaption>{label}</figcaption></figure>"
 
 
 def flat_records(rounds: Sequence[dict[str, Any]], *, unit: str | None) -> list[dict[str, Any]]:

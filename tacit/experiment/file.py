@@ -127,6 +127,38 @@ class Experiment(BaseModel):
             _apply(values, setting)
         return cls(**values)
 
+    @classmethod
+    def of(cls, source: "Experiment | Mapping[str, Any] | str | Path", **settings: Any) -> "Experiment":
+        """The experiment that an object, tables, a file or a name stands for, with some keys changed: by their whole name, or by
+        its last part where one table alone has it. None goes back to the default. Raises BadInput.
+
+        >>> Experiment.of("digits", epsilon=3.0, **{"train.rounds": 7}).said()["train"]["rounds"]
+        7
+        """
+        if isinstance(source, str | Path):
+            source = {"name": Path(source).stem} | _read(source)
+        if not isinstance(source, Experiment | Mapping):
+            raise BadInput(
+                f"Expected an experiment, a mapping of its tables, a file or a shipped name, got a {type(source).__name__}."
+            )
+        if isinstance(source, Experiment) and not settings:
+            return source
+        values = (
+            {name: getattr(source, name) for name in source.model_fields_set}
+            if isinstance(source, Experiment)
+            else {**source}
+        )
+        for key, value in settings.items():
+            table, _, name = whole(key).partition(".")
+            part = values.get(table, {})
+            known = part.model_dump(exclude_unset=True) if isinstance(part, BaseModel) else part
+            if not isinstance(known, Mapping):
+                raise BadInput(check.wrong(table, dict, known))
+            values[table] = (
+                {**known, name: value} if value is not None else {key: one for key, one in known.items() if key != name}
+            )
+        return cls(**values)
+
     @property
     def seeds(self) -> Seeds:
         """The seed that each kind of chance follows: its own where one is said, else `run.seed`."""
@@ -338,6 +370,19 @@ def keys() -> list[str]:
         f"{name}.{key}": 0 for name, kinds in sections().items() for one in kinds.values() for key in one.model_fields
     }
     return list(found)
+
+
+def whole(key: str) -> str:
+    """A key with its table, which is [attack] only where no other has it. Raises BadInput where none has it, or several have."""
+    found = [key] if "." in key else sorted(homes(key), key=lambda home: home.startswith("attack."))
+    found = found[:1] if [home.partition(".")[0] for home in found[1:]] == ["attack"] else found
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise BadInput(
+            f"No table of an experiment has a key {key!r}.{check.nearest(key, [one.partition('.')[2] for one in keys()])}"
+        )
+    raise BadInput(f"{key!r} is a key of several tables: pass **{{{found[0]!r}: ...}} ({', '.join(found)}).")
 
 
 def homes(key: str) -> dict[str, str]:

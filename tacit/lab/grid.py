@@ -2,9 +2,11 @@
 Every run is an ordinary one in a folder of its own, so it can be resumed, read and repeated alone."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,6 +15,7 @@ from rich.console import Console
 from tacit import check, store
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
+from tacit.experiment.file import whole
 from tacit.lab.compare import figures, table
 from tacit.lab.compare import ledger as one_ledger
 from tacit.lab.compare.findings import columns
@@ -20,25 +23,57 @@ from tacit.lab.compare.grid import GRID, expand, refuse_two_metrics, tasks_of, t
 from tacit.lab.compare.results import Row, rows_of
 from tacit.lab.worker import Display, run_all
 from tacit.report.page import write_page
+from tacit.simulation import new_folder
+
+NOTHING: Mapping[str, Sequence[Any]] = MappingProxyType({})
+SEEDS = 3  # the fewest that give an interval one can use
+
+
+class Comparison(list[Row]):
+    """The rows of a comparison, a cell each, and the folder with its files."""
+
+    def __init__(self, rows: Iterable[Row], out: Path):
+        super().__init__(rows)
+        self.out = out
+
+    def records(self) -> list[dict[str, Any]]:
+        """A flat dict per cell: `pandas.DataFrame(comparison.records())`."""
+        cells = zip(self, table.cells(self).records(), strict=True)
+        return [{"cell": row.cell.label, **row.cell.varied, **numbers} for row, numbers in cells]
+
+    def __str__(self) -> str:
+        return table.cells(self).markdown()
+
+    def _repr_html_(self) -> str:
+        cells = table.cells(self)
+        return cells.html() + "".join(f"<p>{escape(note)}</p>" for note in cells.notes)
 
 
 def compare(
-    experiment: Experiment | Mapping[str, Any],
-    vary: Mapping[str, Sequence[Any]],
+    experiment: Experiment | Mapping[str, Any] | str | Path = "digits",
+    vary: Mapping[str, Sequence[Any]] = NOTHING,
     *,
-    seeds: int,
-    out: Path | str,
+    seeds: int = SEEDS,
+    out: Path | str | None = None,
     resume: bool = False,
     force: bool = False,
     jobs: int | None = None,
     display: Display | None = None,
     ledger: Path | str | None = None,
-) -> list[Row]:
+    **settings: Any,
+) -> Comparison:
     """Runs every combination of `vary` with `seeds` seeds, writes tables and figures into `out`, and returns a row per cell.
     A finished run is kept; with `resume` an unfinished one goes on. A run that fails has its sentence in `row.runs`. With
     `ledger` all runs are charged to that file. Raises BadInput, RunExists, or BudgetExhausted for the grid as a whole, before
-    anything starts."""
-    folder, values = Path(out), with_ledger(plain(experiment), vary, seeds=seeds, ledger=ledger)
+    anything starts. The experiment and `settings` are as in `tacit.run`; a key of `vary` may be short where one table has it."""
+    for key, several in vary.items():
+        if isinstance(several, str) or not isinstance(several, Sequence):
+            raise BadInput(f"Expected vary[{key!r}] to be a list of values, got {several!r:.60}.")
+    vary = {whole(key): several for key, several in vary.items()}
+    if settings or not isinstance(experiment, Mapping):
+        experiment = Experiment.of(experiment, **settings)
+    values = with_ledger(plain(experiment), vary, seeds=seeds, ledger=ledger)
+    folder = Path(out) if out is not None else new_folder(f"{values.get('name', 'digits')}-compare")
     jobs = store.cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
     GRID.refuse_taken(folder, resume=resume, force=force)
@@ -61,7 +96,7 @@ def compare(
         table.write(folder, rows)
         figures.draw(folder, rows)
         write_page([folder], folder / "report.html")
-        return rows
+        return Comparison(rows, folder)
     finally:
         os.close(lock)
 

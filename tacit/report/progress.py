@@ -1,6 +1,9 @@
 """What a person sees while a run goes on."""
 
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from tacit.engine.assemble import Parts
+from tacit.engine.loop import Observer
 from tacit.experiment import Experiment
 from tacit.parts import metrics
 from tacit.parts.tasks import headline
@@ -21,6 +25,7 @@ from tacit.training.flat import frozen
 
 LINES = 10  # how many lines a run prints where there is no terminal
 EVERY_SECONDS = 30.0  # ... and at least one in so much time
+AGAIN_SECONDS = 0.2  # between two states of a line that is written over
 
 
 class Display:
@@ -118,6 +123,35 @@ class Display:
         if names := record.get("diverged"):
             facts["diverged"] = f"{len(names)} clients, one of them {names[0]}: lower train.learning_rate"
         return facts
+
+
+def seen_by_people() -> bool:
+    """Whether somebody watches: standard error is a terminal, or the cell of a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+@contextmanager
+def line(experiment: Experiment, observe: Observer | None) -> Iterator[Observer]:
+    """One line on standard error that says after each round how the run stands; `observe` is called first."""
+    shown, metric, wide = 0.0, headline(experiment), 0
+
+    def told(record: dict[str, Any]) -> None:
+        nonlocal shown, wide
+        if observe:
+            observe(record)
+        done = record["round"] + 1
+        if done == experiment.train.rounds or time.monotonic() - shown > AGAIN_SECONDS:
+            shown = time.monotonic()
+            score = f"  {metrics.words(metric)} {record[metric]:.3f}" if metric in record else ""
+            text = f"round {done}/{experiment.train.rounds}{score}  {speed(record)}"
+            print(f"\r{text:{wide}}", end="", file=sys.stderr, flush=True)
+            wide = len(text)
+
+    try:
+        yield told
+    finally:
+        if wide:
+            print(file=sys.stderr)
 
 
 def speed(record: dict[str, Any]) -> str:
