@@ -11,7 +11,7 @@ import torch
 from statistical import has_std, is_poisson_sampling
 
 import tacit
-from tacit.algorithms.record_sums import InTotal, RecordSums
+from tacit.algorithms.record_sums import InTotal, RecordSums, longest
 from tacit.engine import summed
 from tacit.engine.assemble import build
 from tacit.engine.canaries import wrap
@@ -74,6 +74,42 @@ def test_one_batch_of_all_clients_has_the_sum_of_the_clients_own(model, train, c
         assert a.sender == b.sender
         assert a_info == pytest.approx(b_info, rel=1e-3)
         assert size_of(a) == size_of(b)
+
+
+@pytest.mark.parametrize(
+    ("records", "groups"),
+    [
+        ([3_400.0], [1]),
+        ([3_400.0, 0.1], [1, 1]),
+        ([1_700.0, 1_700.0, 1.0], [2, 1]),
+        ([5_000.0, 5_000.0, 10.0, 10.0], [1, 1, 2]),
+        ([100.0] * 100, [34, 34, 32]),
+    ],
+)
+def test_a_sum_is_expected_to_hold_no_more_records_than_its_rounding_is_proved_for(records, groups):
+    found = summed.grouped(records)
+    assert [part.stop - part.start for part in found] == groups
+    assert [k for part in found for k in range(part.start, part.stop)] == list(range(len(records)))
+    shared = [sum(records[part]) for part, count in zip(found, groups, strict=True) if count > 1]
+    expected = max(shared, default=summed.MOST_IN_ONE)
+    assert longest(expected) <= 2**30 / (1_024 * 256)  # m B with 1,024 positions and 256 examples at a time
+
+
+def test_a_record_moves_the_bits_of_its_own_sum_alone(monkeypatch):
+    monkeypatch.setattr(summed, "MOST_IN_ONE", 80)
+    parts = parts_of("central", "cnn", views=2)
+    totals = {}
+    for name in ("as it was", "another record"):
+        if name == "another record":
+            parts.population.x[int(parts.population.offsets[COHORT[0]])] *= 0.5
+        answers = replies(parts, fast(parts))
+        totals[name] = [message.total.vector for message, _ in answers if message.total is not None]
+    own, *others = [torch.equal(a, b) for a, b in zip(*totals.values(), strict=True)]
+    assert len(others) >= 1
+    assert all(others)
+    assert not own
+    moved = float((totals["as it was"][0] - totals["another record"][0]).norm())
+    assert moved <= 2 * 0.7
 
 
 def test_the_server_takes_the_step_that_it_takes_from_single_sums_but_for_the_noise():
