@@ -225,7 +225,7 @@ def site_side(count, seed):
             {"kind": "hello", "experiment": text},
             agree | {"releases": 3},
             agree | {"ranges": {"age": [0, 1]}},
-            {"kind": "train", "run": RUN, "round": 1, "terms": terms},
+            {"kind": "train", "run": RUN, "round": 1},
             {"kind": "open", "run": RUN, "round": 1, "group": "all"},
             {"kind": "count", "run": OTHER, "query": "evaluation"},
             {"kind": "keep", "run": RUN},
@@ -241,7 +241,7 @@ def site_side(count, seed):
                 idle=lambda: None if asked.number % 100 else paid(asking),
             )
             asking.restart()
-            answered = Asked(1, [{"kind": "train", "run": RUN, "round": 2, "terms": terms}], body, None)
+            answered = Asked(1, [{"kind": "train", "run": RUN, "round": 2}], body, None)
             line._ask, line._told = answered.next, answered.told
             node_line.answer(node, lambda message: respond(asking.site, message), stopped=answered.over)
             node.leave()

@@ -59,8 +59,8 @@ class Server:
         ask = {"kind": "agree", "run": RUN, "experiment": self.experiment.toml(), "roster": self.roster.record()}
         return self.ask(**(ask | {"terms": self.terms | (terms or {})} | changes))[0]
 
-    def train(self, round=0, *, body=None, run=RUN, **terms):
-        return self.ask(body or self.body(), kind="train", run=run, round=round, terms=self.terms | terms)[1]
+    def train(self, round=0, *, body=None, run=RUN, **more):
+        return self.ask(body or self.body(), kind="train", run=run, round=round, **more)[1]
 
     def body(self, params=None):
         state = self.parts.algorithm.init(self.parts.params if params is None else params)

@@ -63,7 +63,7 @@ class Liar:
         """Any question to one site, which is as new as after a restart."""
         ask = {"kind": kind, "run": self.run, "round": round, "group": "all"}
         if kind == "train":
-            ask = {"kind": kind, "run": self.run, "round": round, "terms": self.heads["agree", index + 1]["terms"]}
+            ask = {"kind": kind, "run": self.run, "round": round}
         return Site(self.deployed.site(index)).answer(ask | more, body)[1]
 
     def sign(self, index, survivors, **how):

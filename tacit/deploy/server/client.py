@@ -5,7 +5,6 @@ tampered app runs `tacit site`, which calls the same functions from the site's o
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -95,8 +94,9 @@ def respond_plain(site: Site, message: Message, context: Context) -> Message:
     def reply() -> Message:
         tensors, round = _read(message)
         theta = torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
-        terms, run = site.alone(run=hashlib.sha256(f"flower {context.run_id}".encode()).hexdigest()[:32])
-        _, raw = site.answer({"kind": "train", "run": run, "round": round, "terms": asdict(terms)}, sent(theta))
+        run = hashlib.sha256(f"flower {context.run_id}".encode()).hexdigest()[:32]
+        site.alone(run=run)
+        _, raw = site.answer({"kind": "train", "run": run, "round": round}, sent(theta))
         answer = unpack(raw)
         if "update" not in answer.tensors:
             raise BadInput("The site's rule sends coordinates, which only Tacit's own server understands.")

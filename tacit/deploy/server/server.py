@@ -257,7 +257,7 @@ def _serve(
         note_clients(parts, ledger, folder, simulated=False)
     patience, odd, most = call.round_seconds, partial(oddity, parts), answer_bytes(parts)
     announce(call.keys, most)
-    trainer = OverGrid(grid, folder, here, roster.names, terms, patience, least, registration, odd, most)
+    trainer = OverGrid(grid, folder, here, roster.names, patience, least, registration, odd, most)
     trainer.status = None if parts.plan.sampler.charges_all else status  # who takes part is a secret of central DP
     sites.trainer, trainer.framing = trainer, sites.groups
     status.write(folder, "running", f"{len(here)} of {len(roster.names)} sites are here")

@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flwr.serverapp import Grid
@@ -16,7 +16,6 @@ from flwr.serverapp import Grid
 from tacit import store
 from tacit.deploy.server.gather import ANSWER_BYTES, AWAY, Heard, gather
 from tacit.deploy.server.registration import Registration
-from tacit.deploy.site.requests import Terms
 from tacit.engine.run_files import STATUS
 from tacit.engine.run_folder import Folder
 from tacit.engine.trainers import Reply, Trainer
@@ -107,7 +106,6 @@ class OverGrid(Trainer):
     folder: Folder
     nodes: dict[int, int]  # client index -> Flower node
     names: Sequence[str]
-    terms: dict[int, Terms]
     seconds: float
     min_clients: int
     registration: Registration | None = None  # lets in who was away when the run began
@@ -136,8 +134,12 @@ class OverGrid(Trainer):
         joined = self.framing.begin(round, body) if self.framing else None
         part = [index for index in part if joined is None or self.names[index] in joined]
         asked, sent = {self.nodes[index]: index for index in part}, unpack(body)
-        common = {"kind": "train", "run": self.folder.run, "round": round}
-        asks = {node: common | {"terms": asdict(self.terms[index])} for node, index in asked.items()}
+        ask = {
+            "kind": "train",
+            "run": self.folder.run,
+            "round": round,
+        }  # the same for all: the SuperLink stores it once
+        asks = dict.fromkeys(asked, ask)
 
         def accept(node: int, facts: dict[str, Any], raw: bytes) -> tuple[Any, bytes]:
             if why := self.odd(sent, asked[node], raw, round):

@@ -128,7 +128,6 @@ class Train:
 
     run: str
     round: int
-    terms: Terms
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,12 @@ class Site:
         note(self.folder, verdict="answered", text=sentence, **requests.facts(ask))
         return reply, raw
 
-    def alone(self, *, run: str) -> tuple[requests.Terms, str]:
-        """Agrees with itself, on the site's own `experiment.toml`, where the server knows nothing of Tacit; its terms and `run`.
+    def alone(self, *, run: str) -> None:
+        """Agrees with itself, on the site's own `experiment.toml`, where the server knows nothing of Tacit.
 
-        They are at the epsilon of its budget file, with itself as the only client. Raises: as `answer`.
+        The terms are at the epsilon of its budget file, with itself as the only client. Raises: as `answer`.
         """
-        return self._guarded(lambda: self._agree_alone(run), {"kind": "agree", "run": run}).terms, run
+        self._guarded(lambda: self._agree_alone(run), {"kind": "agree", "run": run})
 
     def _guarded(self, work: Callable[[], Any], about: dict[str, Any]) -> Any:
         # the boundary: out of here come results, and refusals in words that may be told; nothing else, whatever was sent
@@ -206,7 +206,6 @@ class Site:
 
     def _train(self, asked: requests.Train, body: bytes, limits: Limits) -> Decision:
         agreed, allowed = self._standing(asked.run, limits, asked.round)
-        refuse_other(asked.terms, agreed.terms)
         slot = Slot(layout.run_folder(self.folder, asked.run), asked.round)
         answer = replies.find(slot, body)
         if answer is not None:

@@ -70,17 +70,15 @@ def at_site(parts: Parts, prepare: Prepare) -> Iterator[Trainer]:
         raise BadInput("its rows are in a site's own file, or were passed from Python: use another data source")
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="tacit-audit-", dir=memory) as folder:
-        sites: dict[int, tuple[Site, dict[str, Any], int]] = {}  # by client: site, terms of the run, last round
+        sites: dict[int, tuple[Site, str, int]] = {}  # by client: site, run, last round
 
         def answers(received: bytes, round: int, cohort: Sequence[int]) -> Iterator[Reply]:
             for index in cohort:
                 # a site answers rounds once, in their order: another broadcast for one goes to a new site
                 known = sites.get(index)
-                site, terms = (
-                    known[:2] if known and round > known[2] else _new_site(parts, prepare, Path(folder), index)
-                )
-                sites[index] = site, terms, round
-                yield site.answer(terms | {"kind": "train", "round": round}, received)[1], {}
+                site, run = known[:2] if known and round > known[2] else _new_site(parts, prepare, Path(folder), index)
+                sites[index] = site, run, round
+                yield site.answer({"kind": "train", "run": run, "round": round}, received)[1], {}
 
         yield cast(Trainer, answers)
 
@@ -93,8 +91,8 @@ TRAINERS: dict[str, MadeBy] = {
 }
 
 
-def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple[Site, dict[str, Any]]:
-    # a new site that has agreed to the run, and what names the run
+def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple[Site, str]:
+    # a new site that has agreed to the run, and the run
     experiment, p = parts.experiment, parts.population
     home, name, rounds = folder / uuid.uuid4().hex, p.names[index], experiment.train.rounds
     make_site(home / name, experiment, name=name, epsilon=float(p.epsilons[index]))
@@ -113,7 +111,7 @@ def _new_site(parts: Parts, prepare: Prepare, folder: Path, index: int) -> tuple
     run = {"run": uuid.uuid4().hex, "terms": asdict(terms_of(parts, p[index], epsilon=epsilons[index]))}
     agree = {"kind": "agree", "experiment": experiment.toml(), "roster": roster.record()}
     site.answer(run | agree | ({"releases": rounds} if parts.plan.sampler.charges_all else {}), b"")
-    return site, run
+    return site, run["run"]
 
 
 def slow_key(experiment: Experiment) -> bool:

@@ -64,7 +64,7 @@ def trained_once(federation):
     asked = {"run": run, "experiment": experiment.toml(), "roster": roster.record(), "terms": terms}
     site.answer({"kind": "agree", **asked}, b"")
     message = parts.algorithm.broadcast(parts.algorithm.init(parts.params), [parts.population[0]], round=0)
-    site.answer({"kind": "train", "run": run, "round": 0, "terms": terms}, pack(message))
+    site.answer({"kind": "train", "run": run, "round": 0}, pack(message))
 
 
 def test_the_command_prices_a_federation_and_refuses_to_search_in_it(federation):

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +82,7 @@ def left(folder, *, trained, trial=False, **changed):
     joined = accept(allow(folder, chosen.toml(), read_limits(folder)), RUN, roster)
     agreement.write(folder, joined.agreement, "promised")
     if trained:
-        ask = {"kind": "train", "run": RUN, "round": 0, "terms": asdict(joined.agreement.terms)}
+        ask = {"kind": "train", "run": RUN, "round": 0}
         site.answer(ask, sent(joined.parts.params))
     site.answer({"kind": "keep", "run": RUN}, sent(joined.parts.params))
     return folder
