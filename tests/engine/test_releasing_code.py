@@ -16,6 +16,7 @@ from tacit.engine import release
 from tacit.engine.run_folder import CHECKPOINT
 
 READS = {  # what starts runs, carries messages, reads or prints: no release is a function of it
+    *("deploy.flower_mod", "deploy.nvflare_filter"),  # between another framework's messages and deploy.site
     *("__main__", "cli", "deploy.operate", "deploy.server", "predict", "report", "simulation", "table"),
     "lab",  # lab.tuning decides which runs there are; a search's payment has it
 }

@@ -302,17 +302,26 @@ def _own_ledger(
     experiment, data = parts.experiment, parts.experiment.data.name
     # named by the data file as site.toml has it, so that a folder can move with its ledger
     own = f"{data}:{settings.get('data')}" if data in OWN_FILES else None
-    ledger = Ledger(
-        folder / layout.LEDGER,
+    return open_ledger(
+        folder,
+        settings,
         population=own or population_id(experiment, parts.population, is_deployed=parts.is_deployed),
         run=agreed.run,
         delta=limits.delta,
         rounds=parts.plan.sampler.slots(None, rounds=experiment.train.rounds),
         most_epsilon=agreed.terms.epsilon,
         queries=asked_by(parts),
-        watermarks=(folder / disk.NAME,),
         conditions=[parts.start.under],
+    )
+
+
+def open_ledger(folder: Path, settings: dict[str, Any], **options: Any) -> Ledger:
+    """The site's ledger with the `options` of one run. Raises: LedgerError, as `_own_ledger`."""
+    ledger = Ledger(
+        folder / layout.LEDGER,
+        watermarks=(folder / disk.NAME,),
         refuse_copies=lambda ledger: refuse_charged_copy(folder, ledger.lacks),
+        **options,
     )
     refuse_contradicted(folder, ledger, settings["name"])
     return ledger

@@ -91,6 +91,18 @@ def _held_unit(unit: Unit, asked: Demand) -> None:
 
 Number = Annotated[float, Field(strict=True)]  # no text, and no true for 1
 Count = Annotated[int, Field(strict=True, ge=1)]
+MOST_NOISE = 1e12  # of a clip and of a noise multiplier: eleven times their product is far within float32
+
+
+class Updates(BaseModel):
+    """`[updates]`: how a site protects the updates that it sends in jobs of other frameworks (tacit/deploy/site/updates.py)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clip: Number = Field(gt=0, le=MOST_NOISE)
+    noise_multiplier: Number = Field(gt=0, le=MOST_NOISE)
+    rounds: Count  # of one job, repeated ones included: their joint price is reserved before the first
+    delta_share: Number = Field(1.0, gt=0, le=1)  # of delta, for one job
 
 
 class Limits(BaseModel):
@@ -141,6 +153,7 @@ class Limits(BaseModel):
         ge=0,
         allow_inf_nan=False,
     )
+    updates: Updates | None = limit(None)
 
     @property
     def budget(self) -> Budget:
@@ -238,7 +251,7 @@ def make_site(folder: Path, experiment: Experiment, *, name: str, epsilon: float
     said |= {"trial": experiment.run.randomness == "seeded", "most_rounds": experiment.train.rounds}
     frame = dumps({"accept.settings": {key: [value] for key, value in consent.departures(experiment).items()}})
     budget = TEMPLATE.format(
-        lines="\n".join(_line(key, said) for key in Limits.model_fields if key != "accept"),
+        lines="\n".join(_line(key, said) for key in Limits.model_fields if key not in ("accept", "updates")),
         digest=consent.digest(experiment),
         name=called(experiment.name),
         data=consent.data_digest(experiment),

@@ -165,7 +165,7 @@ def pay(bound: Bound) -> Paid:
     ledger.open_round(round, release)
     event, hint = accepted.parts.algorithm.cost(accepted.client), accepted.agreement.terms.rounds
     if event is None or not ledger.admit([accepted.client], lambda client: event, hint=hint):
-        raise BudgetExhausted(f"{_budget(accepted.limits)} does not pay for round {round + 1}.")
+        raise BudgetExhausted(f"{budget_named(accepted.limits)} does not pay for round {round + 1}.")
     return Paid(bound)
 
 
@@ -185,7 +185,7 @@ def pay_query(bound: Bound, query: str, client: Client, *about: str) -> Paid:
     except AnsweredOnce:
         raise Refused(f"The query {query} was paid for before and its answer lost: another is a new release.") from None
     if not paid:
-        raise BudgetExhausted(f"{_budget(accepted.limits)} does not pay for the query {query}.")
+        raise BudgetExhausted(f"{budget_named(accepted.limits)} does not pay for the query {query}.")
     return Paid(bound)
 
 
@@ -201,11 +201,11 @@ def prepay(accepted: Accepted, releases: int) -> None:
     paid = ledger.charged_rounds()
     missing = max(releases, accepted.agreement.terms.rounds) - paid
     if missing > 0 and ledger.rounds_left(accepted.client, event, hint=missing) < missing:
-        raise BudgetExhausted(f"{_budget(accepted.limits)} does not pay for {missing} more rounds.")
+        raise BudgetExhausted(f"{budget_named(accepted.limits)} does not pay for {missing} more rounds.")
     for round in range(paid, paid + missing):
         ledger.open_round(round, "agreed")  # one name for all: they are charged when the run is agreed
         if not ledger.admit([accepted.client], lambda client: event):
-            raise BudgetExhausted(f"{_budget(accepted.limits)} does not pay for round {round + 1}.")
+            raise BudgetExhausted(f"{budget_named(accepted.limits)} does not pay for round {round + 1}.")
 
 
 def _release(accepted: Accepted, client: Client, *about: str) -> str:
@@ -214,7 +214,8 @@ def _release(accepted: Accepted, client: Client, *about: str) -> str:
     return digest_of("site", accepted.parts.releases.client(client), *about, fresh)
 
 
-def _budget(limits: Limits) -> str:
+def budget_named(limits: Limits) -> str:
+    """A site's budget, for the words of a refusal."""
     return f"The site's budget (epsilon {limits.epsilon:g}, delta {limits.delta:g} per {limits.unit})"
 
 
@@ -232,10 +233,10 @@ def refuse_spent(accepted: Accepted) -> None:
     if ledger and event and (queries or others) and ledger.rounds_left(accepted.client, event, hint=hint) < 1:
         what = " and ".join(["one round of this run", *(f"the query {query} beside it" for query in queries)])
         why = "is used up: it does not pay for" if others else "does not pay for"
-        raise BudgetExhausted(f"{_budget(accepted.limits)} {why} {what}.")
+        raise BudgetExhausted(f"{budget_named(accepted.limits)} {why} {what}.")
     if accepted.parts.plan.sampler.scheduled(0) is not None and payable(accepted) < asked_for(accepted):
         text = f"pays for {payable(accepted)} of the {asked_for(accepted)} turns that the schedule gives it."
-        raise Refused(f"{_budget(accepted.limits)} {text}")
+        raise Refused(f"{budget_named(accepted.limits)} {text}")
 
 
 def refuse_out_of_turn(accepted: Accepted, round: int) -> None:

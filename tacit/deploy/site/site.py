@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -40,10 +40,44 @@ from tacit.training.flat import beside, flatten, named
 from tacit.types import Client, Message
 from tacit.wire import digest_of, pack, tensor_bytes, unpack
 
+T = TypeVar("T")
 Answer = tuple[dict[str, Any], bytes]
 Decision = tuple[dict[str, Any], bytes, str]  # an answer, and the sentence that the log has of it
 UNSAID = "The site cannot take part; the reason is in its log.jsonl."  # an error's text may quote private rows
 MOST_HELD = 2  # runs whose rows and model are in memory; any other is built again when it is asked about
+
+
+def guarded(folder: Path, work: Callable[[], T], about: dict[str, Any], *, began: float | None = None) -> T:
+    """The boundary: out of here come results, and refusals in words that may be told; nothing else, whatever was sent. A question
+    that came when it `began` is answered alone, and one of a round after `answer_seconds`. Raises: Refused, BudgetExhausted."""
+    began = time.monotonic() if began is None else began
+    try:
+        with layout.alone(folder):
+            return work()
+    except (Refused, BudgetExhausted) as error:
+        note(folder, verdict="refused", text=str(error), **about)
+        raise
+    except KeyboardInterrupt:  # whoever runs the site stops it
+        raise
+    except BaseException as error:  # SystemExit and MemoryError too: no message ends a site
+        note(folder, verdict="failed", text=discreet(error), **about)
+        raise Refused(UNSAID, Refusal.LATER) from error
+    finally:
+        if about.get("kind") in ("train", "count"):
+            _wait(folder, began, about)
+
+
+def _wait(folder: Path, began: float, about: dict[str, Any]) -> None:
+    try:
+        seconds = read_limits(folder).answer_seconds
+    except BadInput:
+        return
+    left = began + seconds - time.monotonic()
+    if left > 0:
+        time.sleep(left)
+    elif seconds:
+        text = f"The round took longer than answer_seconds = {seconds:g}: its time was seen. Raise answer_seconds."
+        note(folder, verdict="late", text=text, **about)
 
 
 class Site:
@@ -77,34 +111,7 @@ class Site:
         self._guarded(lambda: self._agree_alone(run), {"kind": "agree", "run": run})
 
     def _guarded(self, work: Callable[[], Any], about: dict[str, Any]) -> Any:
-        # the boundary: out of here come results, and refusals in words that may be told; nothing else, whatever was sent
-        began = time.monotonic()
-        try:
-            with layout.alone(self.folder):
-                return work()
-        except (Refused, BudgetExhausted) as error:
-            note(self.folder, verdict="refused", text=str(error), **about)
-            raise
-        except KeyboardInterrupt:  # whoever runs the site stops it
-            raise
-        except BaseException as error:  # SystemExit and MemoryError too: no message ends a site
-            note(self.folder, verdict="failed", text=discreet(error), **about)
-            raise Refused(UNSAID, Refusal.LATER) from error
-        finally:
-            if about.get("kind") in ("train", "count"):
-                self._wait(began, about)
-
-    def _wait(self, began: float, about: dict[str, Any]) -> None:
-        try:
-            seconds = read_limits(self.folder).answer_seconds
-        except BadInput:
-            return
-        left = began + seconds - time.monotonic()
-        if left > 0:
-            time.sleep(left)
-        elif seconds:
-            text = f"The round took longer than answer_seconds = {seconds:g}: its time was seen. Raise answer_seconds."
-            note(self.folder, verdict="late", text=text, **about)
+        return guarded(self.folder, work, about)
 
     def _decide(self, ask: dict[str, Any], body: bytes) -> Decision:
         asked, limits = requests.parse(ask), read_limits(self.folder)
