@@ -3,9 +3,10 @@
 import csv
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import opendp.prelude as dp
+import opendp.prelude
 
 import tacit
 
@@ -42,12 +43,11 @@ def main(folder: Path) -> None:
     history = tacit.run(experiment, out=folder / "run")
     print(f"accuracy {history.summary['test_accuracy']:.3f}")
 
+    dp: Any = opendp.prelude
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=str)), dp.symmetric_distance()
     measurement = space >> dp.t.then_count() >> dp.m.then_laplace(scale=4.0)
-    with (folder / "north.csv").open() as file:
-        ill = [row["ill"] for row in csv.DictReader(file) if row["ill"] == "yes"]
-
+    ill = [row for row in (folder / "north.csv").read_text().splitlines() if row.endswith("yes")]
     ledger = tacit.Ledger(folder / "ledger.db", budget=BUDGET, client="north")
     price = measurement.map(d_in=1)  # one record more or less, as in Tacit's own unit
     ledger.charge(epsilon=price, unit="record", purpose="patients who are ill, by OpenDP")

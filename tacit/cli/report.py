@@ -87,6 +87,28 @@ def _serve(folders: Sequence[Path], *, port: int, show: bool) -> None:
     typer.echo("Stopped.")
 
 
+def statement_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a run, of a search, of a federation, or of a site.")
+    ],
+) -> None:
+    """Write what is promised, as a registry takes it (statement.json) and as one page to sign (statement.html), into the folder."""
+    from tacit.report import statement
+
+    if (folder / SITE).is_file():
+        from tacit.deploy.operate.site_statement import of_site
+
+        stated = of_site(folder)
+    else:
+        stated = statement.of_folder(folder)
+    if as_json():
+        print_json(statement.record(stated))
+        return
+    for path in statement.write(folder, stated):
+        typer.echo(f"Statement: {path}")
+    typer.echo(f"Not for release: {'; '.join(stated.against)}." if stated.against else stated.sentence)
+
+
 def predict_command(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="The folder of a run that has ended, or of a deployed site.")

@@ -48,7 +48,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool
     totals = zip(files.rounds, up, down, strict=True)
     every = [record | {"uplink_total": sent, "downlink_total": received} for record, sent, received in totals]
     places = range(done) if live else shown_places([record["score"] is not None for record in every])
-    promise, privacy = _privacy(files, quick=quick)
+    promise, privacy = privacy_of(files, quick=quick)
     refusing = [(r["round"] + 1, r["refused"]) for r in files.rounds if isinstance(r.get("refused"), dict)]
     refused = [(number, str(name), str(why)) for number, each in refusing for name, why in each.items()]
     return {
@@ -66,7 +66,7 @@ def run_page(files: RunFiles, *, since: int = 0, live: bool = False, quick: bool
         "stages": stages(files.rounds),
         "settings": settings(files.experiment),
         "guarantee": promise,
-        "sentence": _sentence(files, promise),
+        "sentence": sentence_of(files, promise),
         "seeded": files.seeded,
         "known": bool(summary or known),
         "made": None if summary else f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
@@ -236,7 +236,7 @@ def settings(experiment: Experiment) -> list[list[Any]]:
     ]
 
 
-def _privacy(files: RunFiles, *, quick: bool) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def privacy_of(files: RunFiles, *, quick: bool) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The promise with what was spent so far; and the curves, the table of clients, and who ran out of budget when."""
     promise, known, summary = files.guarantee, files.clients, files.summary
     names = [str(name) for name in known["names"]] if known else []
@@ -296,7 +296,7 @@ def _spent(files: RunFiles, charges: spending.Charges, names: list[str], *, quic
     return spent
 
 
-def _sentence(files: RunFiles, promise: dict[str, Any] | None) -> str:
+def sentence_of(files: RunFiles, promise: dict[str, Any] | None) -> str:
     if files.summary:
         return files.summary["sentence"]
     if promise is None:

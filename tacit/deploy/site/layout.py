@@ -7,6 +7,7 @@
     .answer.lock, canaries.secret         whoever answers holds it; what the coins of the site's own canaries follow from
     openings-GROUP.db                     which sum of GROUP's reports the site has helped to open, by round
     runs/RUN/agreement.json, promise.txt  the run as the site accepted it; what it was promised, in words
+    runs/RUN/promise.json                 the same as a guarantee without numbers, where something is promised
     runs/RUN/ranges.json                  the ranges of its private columns, once they are known
     runs/RUN/held_out.jsonl               how the model did on rows that the site holds out, for its own people
     runs/RUN/canaries.json, canaries/     how many canaries were planted and the hash of their coins; what became of them
@@ -45,7 +46,7 @@ from tacit.experiment.extras import PersonalSection
 
 SETTINGS, BUDGET, PROPOSAL, OWN_EXPERIMENT = "site.toml", "budget.toml", "proposal.toml", "experiment.toml"
 LEDGER, LOG, LOCK = "ledger.db", "log.jsonl", ".answer.lock"
-RUNS, AGREEMENT, PROMISE = "runs", "agreement.json", "promise.txt"
+RUNS, AGREEMENT, PROMISE, PROMISED = "runs", "agreement.json", "promise.txt", "promise.json"
 HELD_OUT, RANGES = "held_out.jsonl", "ranges.json"
 CANARIES, COINS = "canaries.json", "canaries.secret"
 COMMON, OWN, ALONE = "common", "own", "alone"  # models, in folders that begin with "model-"

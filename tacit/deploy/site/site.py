@@ -203,6 +203,9 @@ class Site:
             replies.refuse_spent(accepted)
         promise = replies.promise_of(accepted)
         agreement.write(self.folder, accepted.agreement, promise)
+        if accepted.parts.plan.priced:
+            path = layout.run_folder(self.folder, run) / layout.PROMISED
+            layout.write(path, json.dumps(accepted.parts.promise.record()).encode())
         if ranges is not None:
             experiment = accepted.parts.experiment
             if agreement.bind_ranges(self.folder, accepted.agreement, experiment, ranges):
