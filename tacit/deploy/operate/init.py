@@ -12,17 +12,15 @@ from tacit.data.texts import listing
 from tacit.deploy.operate.certificates import make_authority, make_node_key, make_server
 from tacit.deploy.operate.layout import CONNECTION, FILE, Federation, app_digest, refuse_host
 from tacit.deploy.operate.processes import close, closed, free_port
+from tacit.deploy.operate.remaining import refuse_unbuildable
 from tacit.deploy.site.consent import OWN_FILES, refuse_undeployable, refuse_unpinned
 from tacit.deploy.site.keys import make_keys
 from tacit.deploy.site.layout import SETTINGS, called
 from tacit.deploy.site.limits import make_site
 from tacit.deploy.site.replies import refuse_unpaid
-from tacit.deploy.site.rows import public_rows
 from tacit.engine.assemble import clients
-from tacit.engine.queries import columns_asked, judged_by
 from tacit.errors import BadInput, BudgetExhausted
 from tacit.experiment import Experiment
-from tacit.experiment.extras import shares
 from tacit.experiment.file import dumps, refuse_passed
 from tacit.privacy.distributed.kind import refuse_threshold
 from tacit.random import seeded
@@ -60,6 +58,7 @@ def init(folder: Path, *, sites: str, experiment: Experiment, host: str, port: i
     if experiment.privacy.epsilon is not None:  # all agree to it, and the server refuses who declares more
         values = experiment.model_dump(exclude_none=True)
         experiment = Experiment(**values | {"privacy": values["privacy"] | {"epsilon": dict(limits)}})
+    refuse_unbuildable(experiment, limits)
     for name in limits:  # what the sites would refuse when they are asked to agree
         try:
             refuse_unpaid(experiment, limits, delta=experiment.privacy.delta, site=name)
@@ -134,10 +133,6 @@ def deployable(experiment: Experiment, sites: str, *, trial: bool) -> Experiment
         chosen = Experiment(**values | {"data": values["data"] | pinned | columns})
     elif chosen.data.name in OWN_FILES:
         refuse_unpinned(chosen)
-    if chosen.data.name in OWN_FILES or shares(chosen):
-        rows = public_rows(chosen)
-        judged_by(chosen, rows)
-        columns_asked(chosen, rows)
     return chosen
 
 

@@ -20,7 +20,16 @@ from tacit.crypto.threshold import fewest_shares
 from tacit.deploy.operate.certificates import days_left, signed_by
 from tacit.deploy.operate.layout import Federation, app_digest, open_federation, refuse_keyless
 from tacit.deploy.operate.processes import reach, taken
-from tacit.deploy.operate.remaining import Short, anew, experiment_of, finished, holds_run, short_sites, unpaid
+from tacit.deploy.operate.remaining import (
+    Short,
+    anew,
+    experiment_of,
+    finished,
+    holds_run,
+    refuse_unbuildable,
+    short_sites,
+    unpaid,
+)
 from tacit.deploy.site.agreement import refuse_charged_copy, refuse_renamed
 from tacit.deploy.site.consent import OWN_FILES, absent, digest, everybody, lines_to_list, proposed, refuse_undeployable
 from tacit.deploy.site.keys import FOLDER, Held, load_keys, load_members
@@ -81,8 +90,10 @@ def findings(folder: Path) -> Iterator[Finding]:
             return
         path = folder / PROPOSAL
         proposal = Experiment.load(path) if path.is_file() else None
-        yield from site_findings(folder, experiment=proposal)
+        found = list(site_findings(folder, experiment=proposal))
+        yield from found
         yield from own_keys(folder, proposal)
+        yield from _caught("", _buildable(found, proposal, proposal.privacy.epsilon if proposal else None))
         yield from _caught("", _server_of(folder))
         return
     experiment = experiment_of(federation)
@@ -99,16 +110,26 @@ def findings(folder: Path) -> Iterator[Finding]:
         epsilons = {name: read_limits(federation.site(name)).epsilon for name in federation.sites}
     except BadInput:
         epsilons = None  # a folder is elsewhere, or damaged: each site says itself what is wrong with its own
+    found = list[Finding]()
     for name in federation.sites:
         if federation.site(name).exists():
-            yield from site_findings(federation.site(name), experiment=experiment, epsilons=epsilons)
+            found += site_findings(federation.site(name), experiment=experiment, epsilons=epsilons)
         else:
-            yield Finding(f"{name}: its folder is not here; its own people run `tacit deploy check` on it")
+            found.append(Finding(f"{name}: its folder is not here; its own people run `tacit deploy check` on it"))
+    yield from found
+    yield from _caught("", _buildable(found, experiment, epsilons))
     short = short_sites(federation, experiment)
     for one in short:  # with a run in results/ that is as it should be: it was paid for
         yield Finding(one.text, wrong=not holds_run(federation), note=True)
     yield from _caught("", _results(federation, short))
     yield from _port(federation)
+
+
+def _buildable(known: Sequence[Finding], experiment: Experiment | None, epsilons: object) -> Iterator[Finding]:
+    # code that the experiment names is imported only where nobody found fault with it
+    if experiment is not None and isinstance(epsilons, Mapping) and not any(one.wrong for one in known):
+        refuse_unbuildable(experiment, epsilons)
+        yield Finding("Server and sites can make their parts of the experiment")
 
 
 def _wrong(text: str) -> Finding:

@@ -3,7 +3,7 @@
 It is what a site itself refuses when it is asked to agree. A finished run is set aside only for one that can be paid."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,20 @@ from tacit.deploy.site.limits import Demand, Limits, hold, read_limits
 from tacit.deploy.site.requests import Roster
 from tacit.deploy.site.rows import public_rows, read_rows, shape
 from tacit.engine.assemble import Parts, assemble
+from tacit.engine.evaluate import evaluate
 from tacit.engine.ledgers import asked_by
+from tacit.engine.queries import columns_asked, judged_by
 from tacit.engine.run_files import read
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
 from tacit.experiment.privacy import Unprotected
+from tacit.parts import metrics
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.ledger import ROUNDING, Spent, most_releases, seal
 from tacit.types import Budget
 
+SOME = 1000  # rows of a site, where nobody knows how many it has
 MOST_NAMED = 5  # sites in one sentence
 NO_PRICE = "This federation promises nothing, so that its runs have no price."
 
@@ -51,6 +55,29 @@ def agreed_parts(federation: Federation, experiment: Experiment) -> tuple[Parts,
     # encryption changes whom its noise is against, and not what it costs
     unsealed = experiment.model_copy(update={"protect": Unprotected()})
     return assemble(unsealed, rows, roster.population(shape(rows)), place="server"), limits
+
+
+class Unmade:
+    """Seals of keys that nobody has made yet."""
+
+    def seal(self, plan: Any, number: int, word: str, clients: Sequence[str], everybody: Sequence[str]) -> None: ...
+
+
+def refuse_unbuildable(experiment: Experiment, epsilons: Mapping[str, float]) -> None:
+    """Refuses before anything is written, or agreed to, what server and sites would refuse when they start: by the parts that they
+    would make, where every site has as many rows as there are public ones, or `SOME`. Raises: BadInput, BadData."""
+    rows, privacy = public_rows(experiment), experiment.privacy
+    size = max(SOME, len(rows.test_y), len(rows.y) // len(epsilons))
+    roster = Roster(
+        tuple(epsilons), (size,) * len(epsilons), tuple(epsilons.values()), privacy.run_delta, privacy.unit_kept
+    )
+    parts = assemble(experiment, rows, roster.population(shape(rows)), place="server", seals=Unmade())
+    parts.algorithm.init(parts.params)
+    metrics.load(parts.metric)
+    judged_by(experiment, rows)
+    columns_asked(experiment, rows)
+    if len(rows.test_y):
+        evaluate(parts, parts.params)
 
 
 def declared_roster(federation: Federation, experiment: Experiment) -> tuple[Roster, dict[str, Limits]]:

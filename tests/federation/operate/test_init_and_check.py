@@ -117,7 +117,13 @@ def test_the_server_certificate_is_accepted_by_openssl(federation):
 
 def test_sites_with_rows_of_their_own_are_named(tmp_path):
     (tmp_path / "test.csv").write_text("a,ill\n1,no\n2,yes\n")
-    data = {"name": "csv", "path": "x.csv", "test_path": str(tmp_path / "test.csv"), "partition": "natural"}
+    data = {
+        "name": "csv",
+        "path": "x.csv",
+        "test_path": str(tmp_path / "test.csv"),
+        "partition": "natural",
+        "test_share": 0,
+    }
     csv = {
         "data": data | {"label": "ill", "classes": ["no", "yes"], "numeric": {"a": [0, 2]}},
         "privacy": {"epsilon": {"north": 1.0, "coast": 3.0}},
@@ -150,6 +156,43 @@ def test_what_makes_sense_in_one_process_only_is_refused(tmp_path, changes, word
     with pytest.raises(BadInput, match=words):
         make(tmp_path / "f", sites="a,b" if "data" in changes else "3", **changes)
     assert not (tmp_path / "f").exists()
+
+
+PUBLIC = {
+    "privacy": {"kind": "distributed", "epsilon": 3.0},
+    "aggregate": {"rule": "pfa"},
+    "protect": {"kind": "paillier"},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {"clients_per_round": 9}}, "Expected train.clients_per_round <= 3 clients, got 9"),
+        ({"train": {"min_clients": 9}}, "Expected train.min_clients <= the clients of a round, got 9"),
+        ({"run": {"device": "cuda:7"}}, "run.device = 'cuda:7' cannot be used on this machine"),
+        ({"metric": {"choose": "rmse"}}, "metric.choose = 'rmse' cannot be computed"),
+        ({"data": {"name": "csv"}, "model": {"name": "cnn"}}, "cnn"),
+        (PUBLIC, "so that no sum is left to hide"),
+    ],
+)
+def test_what_a_run_refuses_is_refused_before_a_federation_is_made_and_found_by_check(
+    tmp_path, monkeypatch, changes, words
+):
+    sites = "north,coast,valley" if changes.get("data") else "3"
+    if changes.get("data"):
+        changes = changes | {
+            "data": changes["data"] | {"path": "x.csv", "label": "ill", "classes": ["no", "yes"], "columns": ["age"]}
+        }
+        changes["data"] |= {"numeric": {"age": [0, 100]}, "partition": "natural", "test_share": 0}
+    with pytest.raises(BadInput, match=words):
+        make(tmp_path / "federation", sites=sites, **changes)
+    assert not (tmp_path / "federation").exists()
+    monkeypatch.setattr(
+        "tacit.deploy.operate.init.refuse_unbuildable", lambda *_: None
+    )  # as an earlier version made it
+    if not {"protect", "data"} & set(changes):  # else sites have no keys yet, or no rows
+        assert words in " ".join(wrong(make(tmp_path / "federation", sites=sites, **changes)))
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(federation):
