@@ -52,6 +52,16 @@ class Rates:
         return self.rates * sizes / self.batch(sizes)
 
     @property
+    def ratio(self) -> str:
+        """How much more often records of loose clients are drawn, in words; nothing where all are drawn alike."""
+        times = float(self.rates.max() / self.rates.min())
+        return (
+            f", the loosest clients' records drawn {times:.3g} times as often as the tightest's"
+            if times > 1.005
+            else ""
+        )
+
+    @property
     def drawn(self) -> bool:
         """Whether any client's batch is less than all its records."""
         return bool(self.rates.min() < 1)

@@ -92,9 +92,11 @@ def weights(known: dict[str, Any]) -> dict[str, Any] | None:
     sizes, shares = known.get("records") or [], known.get("batch_shares") or []
     if not sizes or len(shares) != len(sizes) or not sum(sizes):
         return None
-    each = [(share / max(1, size), size / sum(sizes), share) for size, share in zip(sizes, shares, strict=True)]
+    all_, names = sum(sizes), map(str, known["names"])
+    each = [(batch / max(1, n), n / all_, batch, name) for n, batch, name in zip(sizes, shares, names, strict=True)]
     each = sorted(each)[:: -(-len(each) // MOST_POINTS)]
-    return {"rows": [short(rows) for _, rows, _ in each], "batch": [short(batch) for *_, batch in each]}
+    _, rows, batch, named = zip(*each, strict=True)
+    return {"rows": [*map(short, rows)], "batch": [*map(short, batch)], "names": named}
 
 
 def metric_facts(files: RunFiles) -> dict[str, Any]:

@@ -171,14 +171,19 @@ def round_line(record: dict[str, Any], experiment: Experiment) -> str:
     'round 2/9  accuracy 0.500  2 of 3 sites'
     >>> round_line({"round": 1, "answered": 2, "cohort": 3}, Experiment(train={"rounds": 9}))  # no public test rows
     'round 2/9  2 of 3 sites'
+    >>> record = {"round": 1, "answered": 2, "cohort": 2, "absent": {"north": "is not connected"}}
+    >>> round_line(record, Experiment(train={"rounds": 9}))  # a site that is not there is not asked
+    'round 2/9  2 of 2 sites (north missing)'
     """
     parts, metric = [f"round {record['round'] + 1}/{experiment.train.rounds}"], headline(experiment)
     if metric in record:
         parts.append(f"{metrics.words(metric)} {record[metric]:.3f}")
     if "epsilon_tightest" in record:
-        ends = f"{shown(record['epsilon_tightest'])} to {shown(record['epsilon_loosest'])}"
+        spent = sorted(record[f"epsilon_{end}"] for end in ("tightest", "loosest"))
+        ends = " to ".join(dict.fromkeys(map(shown, spent)))
         parts.append(f"epsilon per {experiment.privacy.unit_kept} {ends} ({counted(record)})")
-    return "  ".join([*parts, f"{record['answered']} of {record['cohort']} sites"])
+    missing = f" ({', '.join(map(str, record['absent']))} missing)" if record.get("absent") else ""
+    return "  ".join([*parts, f"{record['answered']} of {record['cohort']} sites{missing}"])
 
 
 def counted(record: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ import tacit
 from tacit.engine.run_files import read
 from tacit.errors import BadInput
 from tacit.report.closing import facts
-from tacit.report.collect import short
+from tacit.report.collect import short, weights
 from tacit.report.page import as_json, asset, collect, render, scripts, write_page
 
 HELD_OUT = {
@@ -276,3 +276,9 @@ def test_every_figure_stands_in_a_section_that_its_page_has():
         assert len(stands) == text.count("figure({"), path.name
         for page, section in stands:
             assert f'grid("{section}"' in (folder / f"{page}.js").read_text("utf-8"), (path.name, page, section)
+
+
+def test_whose_records_count_how_much_is_shown_by_name_from_who_is_drawn_least_often():
+    known = {"names": ["loose", "tight"], "records": [100, 300], "batch_shares": [0.5, 0.5]}
+    assert weights(known) == {"rows": [0.75, 0.25], "batch": [0.5, 0.5], "names": ("tight", "loose")}
+    assert weights(known | {"batch_shares": []}) is None

@@ -133,7 +133,10 @@ class Processes:
         for name, process in self.running.items():
             if process.poll() is not None:
                 words = _last_words(self._logs[name].read_text("utf-8", "replace"))
-                raise TacitError(f"{name} ended with code {process.returncode}: {words} (more in {self._logs[name]})")
+                again = (
+                    f"more in {self._logs[name]}; once that is mended, start again, with --resume if the run had begun"
+                )
+                raise TacitError(f"{name} ended with code {process.returncode}: {words} ({again})")
 
     def stop(self, name: str | None = None) -> None:
         """Ends one program, or all, the last started first, and what they had started in sessions of its own, where /proc tells."""

@@ -134,12 +134,8 @@ class OverGrid(Trainer):
         joined = self.framing.begin(round, body) if self.framing else None
         part = [index for index in part if joined is None or self.names[index] in joined]
         asked, sent = {self.nodes[index]: index for index in part}, unpack(body)
-        ask = {
-            "kind": "train",
-            "run": self.folder.run,
-            "round": round,
-        }  # the same for all: the SuperLink stores it once
-        asks = dict.fromkeys(asked, ask)
+        ask: dict[str, Any] = {"kind": "train", "run": self.folder.run, "round": round}
+        asks = dict.fromkeys(asked, ask)  # one message, which the SuperLink stores once
 
         def accept(node: int, facts: dict[str, Any], raw: bytes) -> tuple[Any, bytes]:
             if why := self.odd(sent, asked[node], raw, round):
@@ -184,6 +180,9 @@ class OverGrid(Trainer):
         late = dict.fromkeys(sorted(self.took_part & set(members) - set(survivors)), LATE)
         self.absent = late | {name: why for name, why in self.absent.items() if name not in survivors}
         self.counts = {"cohort": len(self.took_part), "answered": len(self.came)}
+        if self.status is not None and self.status.asked is not None:
+            self.status.asked |= {"answered": sorted(self.came), "refused": {}, "silent": self.absent}
+            self.status.write(self.folder, "running", f"round {self.status.asked['round'] + 1}")
 
     def away(self) -> set[int]:
         """Lets in who has come, and returns the clients that have left, who are not asked and so not charged: whose node is not

@@ -26,6 +26,7 @@ from tacit.errors import AnsweredOnce, BudgetExhausted, Refused
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PAID, SIDES, WORDS, shares
 from tacit.privacy.accounting import price
+from tacit.privacy.accounting.events import DpEvent
 from tacit.privacy.central.kind import WeighedSums, one_budget
 from tacit.privacy.guarantee import agreed as agreed_sentence
 from tacit.privacy.guarantee import otherwise, sentence, shown, with_others
@@ -37,6 +38,7 @@ from tacit.wire import digest_of
 
 FURTHEST = 2 * MOST_ROUNDS  # further than any run goes
 HASH_BYTES = 32  # SHA-256
+TELLING = 0.99  # of what was agreed: rounds that come to less are said
 
 
 @dataclass(frozen=True)
@@ -332,7 +334,16 @@ def promise_of(accepted: Accepted) -> str:
     before = ledger.before(client.id, limits.unit).epsilon  # counts as spent, used or not
     gone = ledger.alone(client)  # what was lowered since gives nothing back
     epsilon = min(accepted.agreement.terms.epsilon, max(gone, limits.epsilon - before))
-    text = agreed_sentence(parts.promise, client=client.id, epsilon=epsilon) + once + _alone(accepted)
+    event, asked, rounds = (
+        parts.algorithm.cost(client),
+        parts.plan.queries.events(client.index),
+        accepted.agreement.terms.rounds,
+    )
+    planned = [] if event is None else [(event, rounds), *((each, 1) for each in asked.values())]
+    text = agreed_sentence(parts.promise, client=client.id, epsilon=epsilon)
+    if (comes := price.epsilon(price.compose(planned), delta=accepted.agreement.roster["delta"])) < TELLING * epsilon:
+        text += f" Its {rounds} rounds as planned come to epsilon {shown(comes)} of that."
+    text += once + _alone(accepted, planned)
     if before:
         text += f" Other runs and releases of this site have sealed {shown(before)}, which this run's number does not include;"
         limit = f"epsilon {limits.epsilon:g} of its budget.toml"
@@ -344,15 +355,13 @@ def promise_of(accepted: Accepted) -> str:
     return f"{text} {with_others(Others(0, apart, 0.0, 0.0, RULE), limits.unit)}" if apart else text
 
 
-def _alone(accepted: Accepted) -> str:
+def _alone(accepted: Accepted, planned: list[tuple[DpEvent, int]]) -> str:
     # what the agreed rounds and queries come to for whoever sees the site's own reports, where sums hide them from others
-    parts, client, rounds = accepted.parts, accepted.client, accepted.agreement.terms.rounds
-    event, text = parts.algorithm.cost(client), ""
-    if event is None:
+    parts, rounds, text = accepted.parts, accepted.agreement.terms.rounds, ""
+    if not planned:
         return text
     for other in parts.plan.single_reports(parts.promise, parts.experiment):
-        asked = [(price.alone(once), 1) for once in parts.plan.queries.events(client.index).values()]
-        seen = price.compose([(price.alone(event), rounds), *asked])
+        seen = price.compose([(price.alone(event), times) for event, times in planned])
         epsilon = price.epsilon(seen, delta=other.delta)
         sampler = (
             f"{other.sampler}, one in each of the {rounds} rounds that were agreed, and more with every further one"

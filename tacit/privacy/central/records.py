@@ -95,7 +95,7 @@ class RecordSumsPlan(Plan):
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""
-        return "central DP of records (noise once, on the sum)"
+        return f"central DP of records (noise once, on the sum{self.chosen.ratio})"
 
     @property
     def batch_shares(self) -> np.ndarray:

@@ -120,7 +120,7 @@ class SecretRecordsPlan(DistributedPlan):
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""
-        return "distributed DP of records (noise once, on the sum)"
+        return f"distributed DP of records (noise once, on the sum{self.chosen.ratio})"
 
     @property
     def batch_shares(self) -> np.ndarray:

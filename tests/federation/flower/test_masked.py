@@ -178,6 +178,8 @@ def test_a_list_that_was_signed_is_the_one_that_is_opened_also_when_others_are_b
     assert set(record["absent"]) == {"client-3"}
     assert "not on the list" in record["absent"]["client-3"]
     assert (record["cohort"], record["answered"], record["opened"]) == (4, 3, 1)
+    asked = json.loads((history.out / "status.json").read_text())["asked"]
+    assert (asked["answered"], set(asked["silent"])) == (["client-0", "client-1", "client-2"], {"client-3"})
     signed = [any(line["kind"] == "sign" for line in log(deployed, index)) for index in range(4)]
     assert signed == [True, True, True, False]
     assert all("again" not in line["text"] for line in log(deployed, 3) if line["kind"] == "unmask")

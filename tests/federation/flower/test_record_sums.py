@@ -17,6 +17,7 @@ from tacit.deploy.site.replies import Paid
 from tacit.errors import BadInput, TacitError
 from tacit.privacy.accounting import price
 from tacit.privacy.distributed.records import RecordShare
+from tacit.privacy.guarantee import shown
 
 EPSILONS = (1.0, 2.0, 4.0, 9.0)
 BASE = {
@@ -65,6 +66,17 @@ def test_sites_reach_the_model_of_a_simulation_and_each_pays_for_its_own_rate(fe
         rates.add(json.dumps(json.loads(paid[0][1]), sort_keys=True))
         assert price.epsilon(price.compose([(price.from_text(text), 1) for _, text in paid]), delta=1e-3) <= epsilon
     assert len(rates) > 1  # budgets differ, and so do rates
+
+
+def test_a_site_is_told_what_its_rounds_come_to_where_the_cap_on_rates_leaves_part_of_its_budget(federation):
+    deployed = federation(privacy={"rate_cap": 1.0})
+    deployed.run()
+    for index, epsilon in enumerate(EPSILONS):
+        rounds = price.compose([(price.from_text(text), 1) for _, text in charged(deployed, index)])
+        comes = price.epsilon(rounds, delta=1e-3)
+        log = [json.loads(line) for line in (deployed.site(index) / "log.jsonl").read_text().splitlines()]
+        (agreed,) = {line["text"] for line in log if line.get("kind") == "agree" and line["verdict"] == "answered"}
+        assert (f"Its 2 rounds as planned come to epsilon {shown(comes)} of that." in agreed) == (epsilon > 1.0)
 
 
 def test_who_does_not_answer_is_in_neither_sum_nor_divisor_and_its_charge_stands(federation):
