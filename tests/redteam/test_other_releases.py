@@ -18,8 +18,9 @@ import tacit
 from tacit.cli import ledger as shown
 from tacit.cli.app import app
 from tacit.deploy.operate.site_page import site_data
-from tacit.deploy.site.charges import EpsilonDeltaDpEvent, event_of
+from tacit.deploy.site.charges import event_of
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
+from tacit.privacy.accounting import price
 from tacit.privacy.ledger import disk, reader
 from tacit.privacy.ledger.ledger import Ledger as Books
 
@@ -356,44 +357,15 @@ def test_the_command_charges_refuses_with_exit_code_2_and_prints_json(site, tmp_
     assert "epsilon 0.200 and delta 2e-07 per record for two tables" in said
 
 
-def test_a_job_seals_its_joint_price_once_and_pays_one_release_after_the_other(site):
-    book, event = tacit.Ledger(site.folder), dp_accounting.GaussianDpEvent(60.0)
-    asked = {"event": event, "rounds": 4, "delta": 1e-6, "unit": "record", "purpose": "another platform's training"}
-    with book.job("training 7", **asked) as job:
-        first = job.pay()
-        assert job.paid == 1
-        assert job.pay(1, "the very same bits") == job.pay(1, "the very same bits") == first
-        assert job.paid == 2
-    together = first.epsilon
-    assert book.spent() == (together, 1e-6)
-    with book.job("training 7", **asked) as job:  # after a restart
-        job.pay()
-        job.pay()
-        with pytest.raises(BudgetExhausted, match="all 4 releases of this job are paid for"):
-            job.pay()
-    assert book.spent() == (together, 1e-6)
+def test_a_job_of_many_rounds_is_charged_once_at_its_joint_price(site):
+    many = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(60.0), 4)
+    paid = tacit.Ledger(site.folder).charge(
+        event=many, delta=1e-6, unit="record", purpose="another platform's training"
+    )
+    twice = dp_accounting.GaussianDpEvent(30.0)  # what four of 60 are
+    assert paid.epsilon == pytest.approx(price.epsilon(((twice, 1),), delta=1e-6), rel=1e-9)
     (account,) = reader.accounts(site.folder / "ledger.db")
-    assert (account.releases, account.most, account.used) == (4, 4, together)
-    with (
-        pytest.raises(LedgerError, match="put its budgets and settings back"),
-        book.job("training 7", **asked | {"delta": 2e-6}) as job,
-    ):
-        job.pay()
-    with (
-        book.job("training 8", **asked | {"rounds": 4000}) as job,
-        pytest.raises(BudgetExhausted, match="Nothing was charged"),
-    ):
-        job.pay()
-
-
-def test_a_budget_that_was_lowered_ends_a_job(site):
-    book = tacit.Ledger(site.folder)
-    asked = {"event": EpsilonDeltaDpEvent(0.1, 0.0), "rounds": 4, "unit": "record", "purpose": "x"}
-    with book.job("one", **asked) as job:
-        job.pay()
-        site.budget("epsilon = 1.0", "epsilon = 0.05")
-        with pytest.raises(BudgetExhausted):
-            job.pay()
+    assert (account.releases, account.most, account.used, account.sealed) == (1, 1, paid.epsilon, paid.epsilon)
 
 
 def simulated(folder, *, ledger, epsilon=3.0):

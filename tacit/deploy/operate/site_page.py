@@ -113,13 +113,13 @@ def _run(folder: Path, run: str) -> dict[str, Any]:
     compared = _compared(said) if said.is_file() else None
     return {
         "run": run,
-        "promise": " ".join(text_of(promise).split()) if promise.is_file() else "",
+        "promise": " ".join(_text(promise).split()) if promise.is_file() else "",
         "compared": compared,
         "evaluated": list(_evaluated(place / layout.EVALUATED)) if compared else [],
     }
 
 
-def text_of(path: Path) -> str:
+def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -132,7 +132,7 @@ def text_of(path: Path) -> str:
 
 def _compared(path: Path) -> dict[str, Any]:
     try:
-        found = wire.json_object(text_of(path), what="It", finite=True)
+        found = wire.json_object(_text(path), what="It", finite=True)
         notes = wire.several(found.get("notes", []), what="Its notes", most=MOST_NOTES)
         return _judged(found) | {
             "kind": wire.text(found.get("kind"), what="Its kind"),
@@ -157,7 +157,7 @@ def _place(use: object) -> int:
 def _evaluated(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
-    for line in text_of(path).splitlines()[::-1][:MOST_FILES]:
+    for line in _text(path).splitlines()[::-1][:MOST_FILES]:
         try:
             found = wire.json_object(line, what="It", finite=True)
             yield _judged(found) | {

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.deploy.operate.site_page import text_of
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.consent import read_experiment
 from tacit.deploy.site.limits import read_limits
@@ -28,22 +27,22 @@ def of_site(folder: Path) -> Stated:
         raise BadInput(f"{file} is missing, so nobody can say what was spent: put the ledger back.")
     rows = sums(file, limits.budget)
     mine = next(row for row in rows if row["unit"] == limits.unit)
-    places = sorted((layout.run_folder(folder, run) for run in layout.runs(folder)), key=_agreed_at)
     with intact(folder):
-        found = {place.name: table(place / layout.PROMISED, CLIENTS["guarantee?"]) for place in places}
+        words = {run: text for run, text in layout.promises(folder) if layout.RUN_NAME.fullmatch(run)}
+        found = {run: table(layout.run_folder(folder, run) / layout.PROMISED, CLIENTS["guarantee?"]) for run in words}
         promises = [one for one in found.values() if one is not None and one["unit"] == limits.unit]
-        agreed = {place.name: agreement.read(folder, place.name) for place in places}
+        agreed = {run: agreement.read(folder, run) for run in dict.fromkeys([*words, *layout.runs(folder)])}
         seeded = [
             run for run, one in agreed.items() if one and read_experiment(one.experiment).run.randomness == "seeded"
         ]
     charged = {one.run for one in (reader.accounts(file) if file.stat().st_size else []) if not one.purpose}
     kinds = sorted({str(json.loads(entry["event"])["event"]) for entry in reader.entries(file)})
-    said = [f"Run {place.name[:8]}: {text_of(place / layout.PROMISE).strip()}" for place in places[-MOST_RUNS:]]
-    earlier = len(places) - len(said)
+    said = [f"Run {run[:8]}: {text}" for run, text in [*words.items()][-MOST_RUNS:]]
+    earlier = len(words) - len(said)
     spent = {"epsilon": dict.fromkeys(("min", "median", "max"), mine["epsilon"]), "delta": mine["delta"]}
     return Stated(
         name=settings["name"],
-        what=f"a site with {len(places)} agreed runs and {len(mine['releases'])} other releases",
+        what=f"a site with {len(agreed)} agreed runs and {len(mine['releases'])} other releases",
         run=f"{limits.unit}s of {settings['name']}",
         promise=_of_all(promises, bool(mine["releases"])) | spent | {"whom": settings["name"]} if promises else None,
         sentence=" ".join([*said, *[f"Of {earlier} earlier runs each has its promise.txt."] * (earlier > 0)])
@@ -61,10 +60,6 @@ def of_site(folder: Path) -> Stated:
         ledger=rows,
         audit=UNKNOWN,
     )
-
-
-def _agreed_at(place: Path) -> float:
-    return (place / layout.AGREEMENT).stat().st_mtime
 
 
 def _of_all(promises: Sequence[dict[str, Any]], others: bool) -> dict[str, Any]:

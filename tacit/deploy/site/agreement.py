@@ -44,7 +44,7 @@ from tacit.privacy.ledger import disk
 from tacit.privacy.ledger.ledger import Ledger
 from tacit.privacy.queries.ranges import Range, asked_ranges
 from tacit.privacy.wiring import Local
-from tacit.types import Budget, Client
+from tacit.types import Budget, Client, Guarantee
 
 FLOAT_BYTES = 4
 SEALED_BYTES = 64  # a parameter's part of a ciphertext has 8 to 24 bytes; a rotation pads the model to twice its size
@@ -199,7 +199,7 @@ def smallest_noise(event: str) -> float:
     return min(map(float, re.findall(r'"noise_multiplier": ([0-9.eE+-]+)', event)), default=0.0)
 
 
-def write(site: Path, agreement: Agreement, promise: str) -> None:
+def write(site: Path, agreement: Agreement, promise: str, said: Guarantee | None = None) -> None:
     """Puts an agreement on disk, and what the site was promised in words; one that stands is never changed. Raises: Refused."""
     known, folder = read(site, agreement.run), layout.run_folder(site, agreement.run)
     if known is not None:
@@ -207,7 +207,14 @@ def write(site: Path, agreement: Agreement, promise: str) -> None:
     else:
         path = layout.make_folder(folder) / layout.AGREEMENT
         layout.write(path, json.dumps(asdict(agreement), indent=1).encode())
+    write_promise(folder, promise, said)
+
+
+def write_promise(folder: Path, promise: str, said: Guarantee | None) -> None:
+    """Writes down what a site was promised in a run, in words, and where something is, the guarantee that they were made of."""
     layout.write(folder / layout.PROMISE, f"{promise}\n".encode())
+    if said is not None:
+        layout.write(folder / layout.PROMISED, json.dumps(said.record()).encode())
 
 
 def read(site: Path, run: str) -> Agreement | None:

@@ -6,14 +6,13 @@ runs have sealed by basic composition, within one unit. That it says all that wa
 import json
 import math
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from dp_accounting import DpEvent, SelfComposedDpEvent
+from dp_accounting import DpEvent
 
 from tacit import check, wire
 from tacit.deploy.site import layout
@@ -23,9 +22,9 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import GAUSSIANS, EpsilonDeltaDpEvent
 from tacit.privacy.guarantee import shown, shown_delta
 from tacit.privacy.ledger import disk, reader
-from tacit.privacy.ledger import ledger as books
 from tacit.privacy.ledger.disk import MOST_PURPOSE
 from tacit.privacy.ledger.ledger import ROUNDING, Spent
+from tacit.privacy.ledger.ledger import Ledger as Books
 from tacit.types import Budget, Unit
 
 MOST_EVENT = 10_000  # characters of an event's JSON
@@ -49,35 +48,6 @@ class Charge:
     unit: Unit
     epsilon: float
     delta: float
-
-
-@dataclass(frozen=True)
-class Job:
-    """A program that releases one event up to so many times, for one price (`sealed`) that the first payment seals."""
-
-    sealed: Charge
-    rounds: int
-    _event: DpEvent = field(repr=False)
-    _of: "Ledger" = field(repr=False)
-    _ledger: books.Ledger = field(repr=False)
-
-    @property
-    def paid(self) -> int:
-        """How many releases are paid for."""
-        return self._ledger.charged_rounds()
-
-    def pay(self, round: int | None = None, digest: str = "") -> Charge:
-        """Pays for a release, the next one unless said, before it is made. The same round and digest is paid once; without a
-        `digest` every call pays. Raises: BudgetExhausted, with nothing written; LedgerError."""
-        limit, begun = self._of.limit, self.paid
-        check.at_least(0, round=begun if round is None else round)
-        self._ledger.open_round(begun if round is None else round, digest or uuid.uuid4().hex)
-        budget = Release(limit.epsilon * (1 + ROUNDING), self.sealed.delta, self.sealed.unit)
-        if not self._ledger.charge(self._of.name, budget, self._event, purpose=self.sealed.purpose, least=self.rounds):
-            over = begun >= self.rounds
-            raise self._of.beyond(self.sealed, f"all {self.rounds} releases of this job are paid for" if over else "")
-        self._of.tell(self.sealed)
-        return self.sealed
 
 
 @dataclass(frozen=True)
@@ -143,71 +113,41 @@ class Ledger:
         BudgetExhausted where the budget does not pay for it, BadInput for what cannot be charged, LedgerError."""
         if (epsilon is None) == (event is None):
             raise BadInput("A charge is for an epsilon or for an event: give one of the two.")
-        one = EpsilonDeltaDpEvent(epsilon, delta) if event is None else event  # type: ignore[arg-type]
-        with self._job(uuid.uuid4().hex, one, 1, delta=delta, unit=unit, purpose=purpose) as job:
-            return job.pay()
-
-    @contextmanager
-    def job(
-        self, name: str, *, event: DpEvent, rounds: int, purpose: str, unit: Unit, delta: float = 0.0
-    ) -> Iterator[Job]:
-        """A job of another program: `with ledger.job(...) as job: job.pay()` before every release. Its name stands for this event
-        and these rounds for ever, also after a restart. Raises: as `charge`."""
-        run = wire.digest_of("job", wire.text(name, what="The name of a job"))
-        with self._job(run, event, rounds, delta=delta, unit=unit, purpose=purpose) as job:
-            yield job
-
-    @contextmanager
-    def _job(self, run: str, event: DpEvent, rounds: int, *, delta: float, unit: Unit, purpose: str) -> Iterator[Job]:
-        check.at_least(1, rounds=rounds)
-        joint = SelfComposedDpEvent(_priceable(event), price.release_count(rounds))
-        delta, text, limit = _delta_of(joint, delta), purpose_of(purpose), self.limit
-        epsilon = price.epsilon(price.compose([(joint, 1)]), delta=delta)
-        asked = Charge(run, text, Release(math.inf, delta, unit).unit, epsilon, delta)
+        one = _priceable(EpsilonDeltaDpEvent(epsilon, delta) if event is None else event)  # type: ignore[arg-type]
+        delta, text, limit, run = _delta_of(one, delta), purpose_of(purpose), self.limit, uuid.uuid4().hex
+        asked = Charge(run, text, unit, price.epsilon(price.compose([(one, 1)]), delta=delta), delta)
+        budget = Release(limit.epsilon * (1 + ROUNDING), delta, unit)
         if unit != limit.unit:
             raise BadInput(
                 f"The budget here is per {limit.unit}, and bounds no release per {unit}: nothing was charged."
             )
-        if not disk.begun_at(self._file) and (epsilon > limit.epsilon or delta > limit.delta):
+        if not disk.begun_at(self._file) and (asked.epsilon > limit.epsilon or delta > limit.delta):
             raise self.beyond(asked)  # so that nothing is begun for what is refused
-        ledger = self._opened(run, limit, rounds)
-        try:
-            yield Job(asked, rounds, event, self, ledger)
-        finally:
-            ledger.close()
-
-    def _opened(self, run: str, limit: Budget, rounds: int) -> books.Ledger:
-        def opened(*marks: Path, **more: Any) -> books.Ledger:
-            settings: Any = {"population": None, "run": run, "delta": limit.delta, "rounds": rounds, "spare": False}
-            return books.Ledger(self._file, **settings, watermarks=marks, **more)
-
+        with closing(self._opened(run=run, population=None, delta=limit.delta, rounds=1, spare=False)) as ledger:
+            ledger.open_round(0, run)
+            if not ledger.charge(self.name, budget, one, purpose=text):
+                raise self.beyond(asked)
         if self._site:
-            from tacit.deploy.site.agreement import refuse_charged_copy, refuse_contradicted  # load torch
+            said = f"epsilon {shown(asked.epsilon)} and delta {shown_delta(delta)} per {unit}, for {text}"
+            layout.note(self._site, verdict="charged", kind="charge", run=run, text=said)
+        return asked
 
-            site = self._site
-            ledger = opened(site / disk.NAME, refuse_copies=lambda ledger: refuse_charged_copy(site, ledger.lacks))
-            refuse_contradicted(site, ledger, self.name)
-            return ledger
+    def _opened(self, **options: Any) -> Books:
+        if self._site:
+            from tacit.deploy.site.agreement import open_ledger  # loads torch
+
+            return open_ledger(self._site, layout.read_settings(self._site), **options)
         own, shared = self._file.with_name(disk.NAME), self._file.with_name(f"{self._file.name}.mark")
-        return opened(own if own.is_file() and not shared.is_file() else shared)
+        return Books(self._file, watermarks=[own if own.is_file() and not shared.is_file() else shared], **options)
 
-    def beyond(self, asked: Charge, why: str = "") -> BudgetExhausted:
+    def beyond(self, asked: Charge) -> BudgetExhausted:
         """The refusal of what is not left, in words."""
         limit, spent = self.limit, self.spent()
-        why = why or (
-            f"of epsilon {limit.epsilon:g} and delta {limit.delta:g} per {limit.unit}, epsilon {shown(spent.epsilon)} and delta"
-            f" {shown_delta(spent.delta)} are sealed, and this takes epsilon {shown(asked.epsilon)} and delta"
-            f" {shown_delta(asked.delta)}"
+        return BudgetExhausted(
+            f"The budget does not pay for {asked.purpose!r}: of epsilon {limit.epsilon:g} and delta {limit.delta:g} per"
+            f" {limit.unit}, epsilon {shown(spent.epsilon)} and delta {shown_delta(spent.delta)} are sealed, and this takes"
+            f" epsilon {shown(asked.epsilon)} and delta {shown_delta(asked.delta)}. Nothing was charged."
         )
-        return BudgetExhausted(f"The budget does not pay for {asked.purpose!r}: {why}. Nothing was charged.")
-
-    def tell(self, charge: Charge) -> None:
-        """Says in a site's log what was charged."""
-        if self._site:
-            price = f"epsilon {shown(charge.epsilon)} and delta {shown_delta(charge.delta)} per {charge.unit}"
-            layout.note(
-                self._site, verdict="charged", kind="charge", run=charge.run, text=f"{price}, for {charge.purpose}"
-            )
 
 
 def purpose_of(text: object) -> str:

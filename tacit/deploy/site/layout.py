@@ -97,7 +97,8 @@ def answers(site: Path) -> Iterator[tuple[str, int | str]]:
 
 
 def promises(site: Path) -> Iterator[tuple[str, str]]:
-    for path in sorted((site / RUNS).glob(f"*/{PROMISE}")):
+    """(run, words) of every run, also of another framework, the one that was promised last behind all others."""
+    for path in sorted((site / RUNS).glob(f"*/{PROMISE}"), key=lambda path: path.stat().st_mtime):
         yield path.parent.name, path.read_text("utf-8").strip()
 
 

@@ -202,10 +202,8 @@ class Site:
         if known is None:
             replies.refuse_spent(accepted)
         promise = replies.promise_of(accepted)
-        agreement.write(self.folder, accepted.agreement, promise)
-        if accepted.parts.plan.priced:
-            path = layout.run_folder(self.folder, run) / layout.PROMISED
-            layout.write(path, json.dumps(accepted.parts.promise.record()).encode())
+        said = accepted.parts.promise if accepted.parts.plan.priced else None
+        agreement.write(self.folder, accepted.agreement, promise, said)
         if ranges is not None:
             experiment = accepted.parts.experiment
             if agreement.bind_ranges(self.folder, accepted.agreement, experiment, ranges):

@@ -18,7 +18,7 @@ import torch
 
 from tacit import wire
 from tacit.deploy.site import layout
-from tacit.deploy.site.agreement import open_ledger
+from tacit.deploy.site.agreement import open_ledger, write_promise
 from tacit.deploy.site.limits import Demand, Limits, Updates, hold, read_limits
 from tacit.deploy.site.replies import FURTHEST, Slot, budget_named, find, keep
 from tacit.deploy.site.site import guarded
@@ -144,7 +144,7 @@ def _charge(paid: Paid, limits: Limits, updates: Updates, assumes: tuple[str, ..
             said = replace(said, assumes=(*said.assumes, *ASSUMES, *assumes))
             text = agreed(said, client=name, epsilon=seal(budget, event, most=most).epsilon)
             folder = layout.make_folder(paid.slot.folder)
-            layout.write(folder / layout.PROMISE, f"{text}\n{DECIDED.format(most)}\n".encode())
+            write_promise(folder, f"{text}\n{DECIDED.format(most)}", said)
         ledger.open_round(
             paid.slot.round, uuid.uuid4().hex
         )  # no noise is drawn twice: every attempt is another release

@@ -249,11 +249,10 @@ class Ledger:
             self._close_round()
         return paid
 
-    def charge(self, name: str, budget: Budget, event: DpEvent, *, purpose: str, least: int = 1) -> bool:
+    def charge(self, name: str, budget: Budget, event: DpEvent, *, purpose: str) -> bool:
         """Charges one client, or with the empty name all, for the open round of something that is no run of Tacit's, and notes
-        with its seal what it is for; False, with nothing written, where the budget does not pay for it, or when it is sealed
-        not for `least` releases. Raises: as `admit`."""
-        paid = bool(self._pay([(name, budget, event)], least, purpose, least))
+        with its seal what it is for; False, with nothing written, where the budget does not pay for it. Raises: as `admit`."""
+        paid = bool(self._pay([(name, budget, event)], 1, purpose))
         if paid:
             self._close_round()
         return paid
@@ -271,12 +270,11 @@ class Ledger:
         asking: Sequence[tuple[str, Budget, DpEvent]],
         hint: int,
         purpose: str = "",
-        least: int = 1,
         *,
         all_or_none: bool = False,
     ) -> set[str]:
         with self._charging():
-            paying = [one for one in asking if self._left(*one, hint) >= (1 if one[0] in self._seals else least)]
+            paying = [one for one in asking if self._left(*one, hint) >= 1]
             if all_or_none and len(paying) < len(asking):
                 paying = []
             if purpose and paying and not self._seals:

@@ -11,11 +11,14 @@ import pytest
 import torch
 from statistical import has_std, is_normal
 
+import tacit
+from tacit.deploy.operate.site_statement import of_site
 from tacit.deploy.site import updates
 from tacit.deploy.site.updates import pay
 from tacit.errors import BudgetExhausted, Refused
 from tacit.privacy.ledger import reader as books
 from tacit.privacy.ledger.ledger import Ledger
+from tacit.report import statement
 from tacit.types import Budget, Client
 
 MODEL = {"w": np.zeros((300, 10), np.float32), "b": np.ones(7, np.float64), "seen": np.array([3])}
@@ -354,3 +357,16 @@ def test_the_promise_names_the_unit_the_adversary_the_limit_and_what_the_job_dec
         assert words in text
     assert rows(folder, "most, epsilon")[0][0] == 5
     assert rows(folder, "most, epsilon")[0][1] == pytest.approx(4.984, abs=1e-3)
+
+
+def test_its_charge_and_its_promise_are_in_the_sites_statement_beside_other_releases(site):
+    folder = site()
+    answer(folder)
+    tacit.Ledger(folder).charge(epsilon=0.2, unit="client", purpose="table 3")
+    found = statement.record(of_site(folder))
+    assert found["release"]["allowed"]
+    assert "The job decides the model" in found["sentence"]
+    assert set(updates.ASSUMES) < set(found["assumptions"])
+    (row,) = found["ledger"]
+    assert (row["unit"], row["runs"], row["releases"]) == ("client", 1, ["table 3"])
+    assert row["epsilon"] == found["guarantee"]["epsilon"]["max"] == pytest.approx(tacit.Ledger(folder).spent().epsilon)
