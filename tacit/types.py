@@ -8,15 +8,16 @@ not run.
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tacit import check
 from tacit.errors import BadInput
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
-Unit = Literal["record", "client"]
+Unit = Literal["record", "person", "client"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,19 @@ class Budget:
         if self.epsilon != math.inf:
             check.positive(epsilon=self.epsilon)
         check.probability(delta=self.delta)
-        check.one_of(("record", "client"), unit=self.unit)
+        check.one_of(get_args(Unit), unit=self.unit)
+
+
+@dataclass(frozen=True, eq=False)
+class Persons:
+    """Whose rows are whose where a person is the unit. Rows lie person by person: those of person k are `offsets[k]` to
+    `offsets[k + 1]`. At most `most` of them are drawn at a time."""
+
+    offsets: "np.ndarray" = field(repr=False)
+    most: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
 
 
 @dataclass(frozen=True)
@@ -48,11 +61,12 @@ class Client:
     x: "torch.Tensor" = field(repr=False)
     y: "torch.Tensor" = field(repr=False)
     digest: bytes = field(default=b"", repr=False)  # of its rows, where no population knows it
+    persons: Persons | None = field(default=None, repr=False)  # where each is a unit
 
     @property
     def size(self) -> int:
-        """The number of records: declared public, because weights, sampling rates and divisors depend on it."""
-        return self.y.shape[0]
+        """The number of units, records or persons: declared public, because weights, sampling rates and divisors depend on it."""
+        return self.y.shape[0] if self.persons is None else len(self.persons)
 
 
 @dataclass(frozen=True)
@@ -132,7 +146,7 @@ class State:
 @dataclass(frozen=True)
 class Others:
     """What a run and the others of its ledger promise together, by the rule that is named. `runs` promise the same unit and are
-    counted, `releases` of them no runs but other releases that were charged; `apart` promise the other one and are not.
+    counted, `releases` of them no runs but other releases that were charged; `apart` promise another one and are not.
     `epsilon` is that of the client that has spent most, at `delta`."""
 
     runs: int

@@ -14,10 +14,10 @@ import torch
 
 from tacit import check
 from tacit.data import texts
-from tacit.data.dataset import PART, Dataset, dataset
+from tacit.data.dataset import FLOAT_IDS, PART, Dataset, dataset
 from tacit.data.dataset import Table as Rows
 from tacit.data.encoder import CLAMPED, DROPPED, FILLED, TO_OTHER, TYPES, Change, Column, Encoder, column_of, encode
-from tacit.data.population import text_digests
+from tacit.data.population import person_tags, text_digests
 from tacit.data.texts import MISSING, Cells, Coded, Heading, Table, header, is_number, listing, no_column, tables
 from tacit.errors import BadData
 
@@ -36,7 +36,7 @@ def encoder_of(source: "csv", columns: Sequence[str], classes: Sequence[str]) ->
 
 def _heading(source: "csv") -> Heading:
     declared = (name for columns in source.declared_columns.values() for name in columns)
-    expected = {source.label, source.client_column, *(source.columns or ()), *declared}
+    expected = {source.label, source.client_column, source.person, *(source.columns or ()), *declared}
     return Heading(source.header, frozenset(name for name in expected | {*source.header} if name))
 
 
@@ -46,6 +46,7 @@ def feature_columns(path: Path, source: "csv") -> tuple[str, ...]:
     roles = {
         "label": [source.label],
         "client_column": [source.client_column] if source.client_column is not None else [],
+        "person": [source.person] if source.person is not None else [],
         "columns": source.columns or (),
         **source.declared_columns,
         "missing": source.missing if isinstance(source.missing, dict) else (),
@@ -56,7 +57,7 @@ def feature_columns(path: Path, source: "csv") -> tuple[str, ...]:
             raise no_column(text, check.nearest(column, head), head)
     if source.columns is not None:
         return source.columns
-    if found := tuple(column for column in head if column not in (source.label, source.client_column)):
+    if found := tuple(c for c in head if c not in (source.label, source.client_column, source.person)):
         return found
     raise BadData(f"{path} has no feature columns besides {', '.join(head)}.")
 
@@ -169,6 +170,7 @@ class Block:
     x: np.ndarray
     labels: Coded
     clients: Coded | None
+    persons: np.ndarray | None
     changes: Counts
     digests: list[bytes]  # of its rows as they were written
 
@@ -198,7 +200,7 @@ def load(source: "csv", *, seed: int) -> Dataset:
         *notes,
         *changed(changes, {one.name: one.span_words for one in made}),
         *_same_files([*files, *test_files]),
-        *_repeated(rows),
+        *(() if source.person else _repeated(rows)),
     )
     if not len(rows.y):
         raise BadData(
@@ -212,8 +214,10 @@ def load(source: "csv", *, seed: int) -> Dataset:
 def _read(
     path: Path, columns: Sequence[Column], source: "csv", *, client: str | None, client_column: str | None = None
 ) -> Iterator[Block]:
-    wanted = [*(column.name for column in columns), source.label, *([client_column] if client_column else [])]
-    ignored, rows = (source.client_column,) if source.columns is None else None, 0
+    person = source.person if client != TEST_ROWS else None  # test rows are public, whosoever they are
+    roles = [name for name in (client_column, person) if name]
+    wanted = [*(column.name for column in columns), source.label, *roles]
+    ignored, rows = (source.client_column, source.person) if source.columns is None else None, 0
     for table in tables(path, wanted, ignored=ignored, heading=_heading(source)):
         rows += len(table.lines)
         labels = _labels(table, source)
@@ -226,6 +230,7 @@ def _read(
             x=found.x,
             labels=texts.coded(np.array(labels[0])[labels[1][found.kept]]),
             clients=(clients[0], clients[1][found.kept]) if clients else None,
+            persons=person_tags(_ids(table, person))[found.kept] if person else None,
             changes=counted(found.changes, clients),
             digests=[digest for digest, kept in zip(digests, found.kept.tolist(), strict=True) if kept],
         )
@@ -274,6 +279,14 @@ def _present(table: Table, column: str, *, gaps: frozenset[str]) -> Cells:
     return cells
 
 
+def _ids(table: Table, column: str) -> list[str]:
+    ids = [str(cell) for cell in _present(table, column, gaps=MISSING)]
+    for row, cell in enumerate(ids):
+        if is_number(cell) and not cell.lstrip("+-").isdecimal():
+            raise BadData(f"{table.place(row, column)} has the id {cell!r}: {FLOAT_IDS}.", cell=cell)
+    return ids
+
+
 def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
     code_of = {name: code for code, name in enumerate(class_names)}
     y = [
@@ -285,4 +298,6 @@ def _joined(blocks: Sequence[Block], class_names: tuple[str, ...]) -> Rows:
     clients = [block.clients for block in blocks if block.clients]
     x = torch.from_numpy(np.concatenate([block.x for block in blocks]))
     digests = [digest for block in blocks for digest in block.digests]
-    return Rows(x=x, y=np.concatenate(y), clients=texts.merged(clients) if clients else None, digests=digests)
+    whose = {"clients": texts.merged(clients) if clients else None, "digests": digests}
+    ids = [block.persons for block in blocks if block.persons is not None]
+    return Rows(x=x, y=np.concatenate(y), **whose, persons=np.concatenate(ids) if ids else None)

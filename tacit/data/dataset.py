@@ -1,6 +1,7 @@
 """A data set in memory, checked once, whatever it came from; and the table of features, targets and clients that it is made of."""
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from tacit.data import texts
 from tacit.data.encoder import Encoder
-from tacit.data.population import coins, coins_of
+from tacit.data.population import coins, coins_of, person_tags
 from tacit.errors import BadData, BadInput
 
 IGNORED = -100  # torch's word for a target that counts nothing
@@ -36,6 +37,7 @@ class Dataset:
     class_names: tuple[str, ...]
     client: np.ndarray | None = field(default=None, repr=False)
     client_names: tuple[str, ...] | None = field(default=None, repr=False)
+    person: np.ndarray | None = field(default=None, repr=False)  # the hash of each training row's person
     notes: tuple[str, ...] = ()
     encoder: Encoder | None = field(default=None, repr=False)  # how raw rows became these; None: taken as they are
     unprotected: int = 0  # how many test rows are the clients' own, held out of training: no epsilon is about these
@@ -62,6 +64,8 @@ class Dataset:
             raise BadData(f"Expected training and test rows of {self.name} to have one shape, got {shapes}.")
         if self.client is not None and len(self.client) != len(self.y):
             raise BadData(f"Expected one client per row of {self.name}, got {len(self.client)} for {len(self.y)}.")
+        if self.person is not None and len(self.person) != len(self.y):
+            raise BadData(f"Expected one person per row of {self.name}, got {len(self.person)} for {len(self.y)}.")
         refuse_not_finite(self.x, where=f"{self.name} training data", client=self.client, names=self.client_names)
         refuse_not_finite(self.test_x, where=f"{self.name} test data")
         if self.y.shape[1:] != self.test_y.shape[1:] or self.y.dtype != self.test_y.dtype:
@@ -84,6 +88,11 @@ class Dataset:
     def classes(self) -> int:
         """The number of classes; 0 where targets are numbers."""
         return len(self.class_names)
+
+    @property
+    def units(self) -> int:
+        """How many there are of what is drawn: persons where rows have them, else rows."""
+        return len(self.y) if self.person is None else len(np.unique(self.person))
 
     @property
     def classified(self) -> bool:
@@ -141,6 +150,7 @@ class Table:
     mapped: bool = False  # whether the rows lie in a file, client by client
     digests: Sequence[bytes] | None = None  # of each row as it was written, where a later answer may scale it
     where: str = ""  # what its targets are called where something is wrong with one
+    persons: np.ndarray | None = None  # the hash of each row's person
 
 
 def dataset(
@@ -162,7 +172,7 @@ def dataset(
         return torch.from_numpy(y.astype(np.float32 if y.dtype.kind == "f" else np.int64, copy=False))
 
     client_names, client = rows.clients or (None, None)
-    x, y, unprotected = rows.x, targets(rows.y), 0
+    x, y, unprotected, person = rows.x, targets(rows.y), 0, rows.persons
     if test is not None:
         test_x, test_y = test.x, targets(test.y)
     elif share == 0:
@@ -170,12 +180,13 @@ def dataset(
     else:
         if rows.mapped:
             raise BadInput("Rows that stay in a file are not divided: pass test=(x, y) in the place of test_share.")
-        held = hold_out(x, y, rows.clients, share=share, seed=seed, digests=rows.digests, key=key)
+        digests = rows.digests if person is None else person.tolist()  # a person is on one side, whole
+        held = hold_out(x, y, rows.clients, share=share, seed=seed, digests=digests, key=key)
         test_x, test_y, x, y = x[held], y[held], x[~held], y[~held]
-        client = None if client is None else client[~held]
+        client, person = (None if part is None else part[~held] for part in (client, person))
         unprotected = int(held.sum())
         notes = (*notes, f"held out {unprotected} of the clients' rows as the test set: these are not protected")
-    whose = {"client": client, "client_names": client_names, "mapped": rows.mapped}
+    whose = {"client": client, "client_names": client_names, "person": person, "mapped": rows.mapped}
     more = {"notes": tuple(notes), "encoder": encoder, "unprotected": unprotected}
     return Dataset(name, x, y, test_x, test_y, class_names, **whose, **more)
 
@@ -258,6 +269,40 @@ def table(
     if not tokens:
         y = (_numbers if numeric else _labels)(y, where=words[1], rows=len(rows))
     return Table(rows, y, owners, where=words[1])
+
+
+LEARNED = "{} names a column that is a feature, the label or the client: ids would be learned, so give it one role."
+FLOAT_IDS = "a float cannot tell long ids apart, and two persons would become one: write texts or whole numbers"
+
+
+def tags_of(x: Any, y: Any, persons: Any) -> np.ndarray:
+    """The persons of all rows: of one array, or where `x` has a pair for each client of an array for each. Raises BadInput,
+    BadData."""
+    if y is not None:
+        return tags_in(persons, where="persons")
+    if isinstance(x, Table):
+        raise BadInput("Rows that stay in a file lie client by client, and have no persons: leave out persons=.")
+    if isinstance(x, Mapping) and isinstance(persons, Mapping) and set(persons) == set(x):
+        persons = [persons[name] for name in x]
+    if not isinstance(persons, list | tuple) or len(persons) != len(x):
+        raise BadInput(f"Expected persons to be {len(x)} arrays of ids, one for each client as in x.")
+    return np.concatenate([tags_in(one, where="persons") for one in persons])
+
+
+def tags_in(values: Any, *, where: str) -> np.ndarray:
+    """The hash of each id in a column. Raises: BadData for an id that is missing, or is a float."""
+    found = _array(values, where=where)
+    if found.ndim != 1:
+        raise BadData(f"Expected {where} to be one id per row, got {found.dtype} of shape {list(found.shape)}.")
+    ids = list[str]()
+    for row, value in enumerate(found.tolist()):
+        if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+            raise BadData(f"Row {row} of {where} names no person (rows count from 0): every row needs an id.")
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            wrong = FLOAT_IDS if isinstance(value, float) else "expected a text or a whole number"
+            raise BadData(f"Row {row} of {where} has the id {value!r} (rows count from 0): {wrong}.", cell=str(value))
+        ids.append(str(value).strip())
+    return person_tags(ids)
 
 
 def test_table(test: Any, *, numeric: bool) -> Table:

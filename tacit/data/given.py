@@ -5,6 +5,7 @@ into these features must be public: a constant, or declared, never learned from 
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,18 @@ from torch.utils.data import Subset, TensorDataset
 
 from tacit import check, plugin
 from tacit.data import texts
-from tacit.data.dataset import Table, dataset, distinct, owned, rows_of_client, table, test_table, with_classes
+from tacit.data.dataset import (
+    LEARNED,
+    Table,
+    dataset,
+    distinct,
+    owned,
+    rows_of_client,
+    table,
+    tags_of,
+    test_table,
+    with_classes,
+)
 from tacit.data.population import HASH_BYTES
 from tacit.data.texts import NUMBERS
 from tacit.errors import BadData, BadInput
@@ -48,7 +60,8 @@ def _refuse_test(test: Any, share: float | None) -> None:
 class Dataset:
     """Rows, their labels and, where they are named, the clients that hold them; checked and copied when it is made. `x` and `y`
     are arrays, tensors or lists, with `clients` naming the client of each row; or `x` is a list of (x, y), one pair for each
-    client, or a dict of them by name. Features become float32. `classes` are the labels as a list, a number c for 0..c-1,
+    client, or a dict of them by name. `persons` has the id of each row's person in the same form, for `privacy.unit = "person"`;
+    only a hash of each is kept. Features become float32. `classes` are the labels as a list, a number c for 0..c-1,
     "from-data", which makes the labels found public, or "numbers" where y are numbers (a regression). `test` has rows that are
     public; without any, `test_share` holds out about that share: a coin for each record, keyed by `test_seed` and the record
     alone; 0 makes nobody's rows public, and how good the model is in each round is then not known. Raises BadInput or BadData
@@ -64,6 +77,7 @@ class Dataset:
         y: Any = None,
         *,
         clients: Any = None,
+        persons: Any = None,
         classes: Classes | None = None,
         test: Any = None,
         test_share: float | None = None,
@@ -74,6 +88,8 @@ class Dataset:
         numeric = said == NUMBERS
         tables = [] if test is None else [test_table(test, numeric=numeric)]
         tables.insert(0, table(x, y, clients, numeric=numeric))
+        if persons is not None:
+            tables[0] = replace(tables[0], persons=tags_of(x, y, persons))
         (rows, *tests), named, notes = with_classes(tables, said, key="classes")
         how: dict[str, Any] = {"class_names": named, "notes": notes, "share": test_share or 0.0, "seed": test_seed}
         self._held_out = {} if test_share is None else {"test_share": test_share, "test_seed": test_seed}
@@ -81,16 +97,23 @@ class Dataset:
 
     @classmethod
     def from_pandas(
-        cls, df: Any, *, label: str, client: str | None = None, columns: Sequence[str] | None = None, **how: Any
+        cls,
+        df: Any,
+        *,
+        label: str,
+        client: str | None = None,
+        person: str | None = None,
+        columns: Sequence[str] | None = None,
+        **how: Any,
     ) -> "Dataset":
-        """Takes a DataFrame: `label` and `client` name columns; the others, or those in `columns`, are the features. The rest
-        is as for `Dataset`, with `test` another DataFrame that has the same columns. Raises BadData for a column that is no
-        number or has no value somewhere, by its name, and for an index in which a label stands twice."""
-        x, y, clients = _frame_arrays(df, label=label, client=client, columns=columns)
+        """Takes a DataFrame: `label`, `client` and `person` name columns; the others, or those in `columns`, are the features.
+        The rest is as for `Dataset`, with `test` another DataFrame that has the same columns. Raises BadData for a column that is
+        no number or has no value somewhere, by its name, and for an index in which a label stands twice."""
+        x, y, clients, persons = _frame_arrays(df, label=label, client=client, person=person, columns=columns)
         if how.get("test") is not None:
-            kept = columns or [name for name in df.columns if name not in (label, client)]
+            kept = columns or [name for name in df.columns if name not in (label, client, person)]
             how["test"] = _frame_arrays(how["test"], label=label, columns=kept, of="test")[:2]
-        return cls(x, y, clients=clients, **how)
+        return cls(x, y, clients=clients, **({} if persons is None else {"persons": persons}), **how)
 
     @classmethod
     def from_torch(cls, dataset: Any, **how: Any) -> "Dataset":
@@ -115,6 +138,7 @@ class Dataset:
         *,
         label: str = "label",
         client: str | None = None,
+        person: str | None = None,
         columns: Sequence[str] | None = None,
         split: str = "train",
         test_split: str | None = None,
@@ -124,8 +148,10 @@ class Dataset:
         `split` has the clients' rows and `test_split` public ones; without it and without `test_share`, the split "test" is
         taken. Without `classes`, the names of the label's ClassLabel are. The rest is as for `Dataset`. Needs `datasets`."""
         rows, tests = _opened(path, split=split, test_split=test_split, share=how.get("test_share"))
-        kept = [name for name in rows.column_names if name not in (label, client)] if columns is None else list(columns)
-        _refuse_absent(path, (label, *([] if client is None else [client]), *kept), rows.column_names)
+        roles = [name for name in (label, client, person) if name is not None]
+        kept = [name for name in rows.column_names if name not in roles] if columns is None else list(columns)
+        _refuse_absent(path, (*roles, *kept), rows.column_names)
+        _refuse_learned(person, (label, client), kept)
         classes = getattr(rows.features[label], "names", None)
 
         def arrays(part: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -135,6 +161,7 @@ class Dataset:
         found: dict[str, Any] = {} if tests is None else {"test": arrays(tests)}
         found |= {"classes": classes} if classes else {}
         whose = None if client is None else _column(rows, client)
+        found |= {} if person is None else {"persons": _column(rows, person)}
         more = {key: value for key, value in how.items() if value is not None}
         return cls(*arrays(rows), clients=whose, **found | more)
 
@@ -176,7 +203,7 @@ def digest_of(data: Dataset) -> bytes:
     It tells a guessed row from a wrong one: it is written nowhere but under a ledger's key."""
     rows = data.rows
     made = hashlib.blake2b(repr((data.settings(), rows.client_names)).encode(), digest_size=HASH_BYTES)
-    for part in (rows.x.numpy(), rows.y.numpy(), rows.test_x.numpy(), rows.test_y.numpy(), rows.client):
+    for part in (rows.x.numpy(), rows.y.numpy(), rows.test_x.numpy(), rows.test_y.numpy(), rows.client, rows.person):
         if part is not None:
             made.update(repr((part.shape, part.dtype.str)).encode())
             made.update(np.ascontiguousarray(part).data)
@@ -218,8 +245,14 @@ def _stored(
 
 
 def _frame_arrays(
-    df: Any, *, label: str, client: str | None = None, columns: Sequence[str] | None = None, of: str = "df"
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    df: Any,
+    *,
+    label: str,
+    client: str | None = None,
+    person: str | None = None,
+    columns: Sequence[str] | None = None,
+    of: str = "df",
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
     if not all(hasattr(df, name) for name in ("columns", "index", "iloc")):
         raise BadInput(f"Expected {of} to be a pandas DataFrame, got a {type(df).__name__}.")
     if not len(df):
@@ -235,8 +268,10 @@ def _frame_arrays(
             cell=str(twice),
         )
     known = list(df.columns)
-    _refuse_absent(of, (label, *([] if client is None else [client]), *(columns or ())), known)
-    kept = [column for column in known if column not in (label, client)] if columns is None else list(columns)
+    roles = [name for name in (label, client, person) if name is not None]
+    _refuse_absent(of, (*roles, *(columns or ())), known)
+    kept = [column for column in known if column not in roles] if columns is None else list(columns)
+    _refuse_learned(person, (label, client), kept)
     if not kept or label in kept or client in kept or len(set(kept)) < len(kept):
         raise BadInput(f"Expected features beside the label and the client, each once, got columns {kept}.")
 
@@ -247,8 +282,13 @@ def _frame_arrays(
             raise BadData(f"Column {column!r} of {of} is empty in {row}: fill it, or leave the row out.")
         return df[column].to_numpy()
 
-    whose = None if client is None else words(client)
-    return _numbers(df, kept, of=of), words(label), whose
+    whose, who = (None if one is None else words(one) for one in (client, person))
+    return _numbers(df, kept, of=of), words(label), whose, who
+
+
+def _refuse_learned(person: str | None, roles: Sequence[str | None], features: Sequence[str]) -> None:
+    if person is not None and person in (*roles, *features):
+        raise BadInput(LEARNED.format(f"person = {person!r}"))
 
 
 def _refuse_absent(of: Any, columns: Sequence[Any], known: Sequence[Any]) -> None:

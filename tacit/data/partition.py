@@ -143,6 +143,11 @@ def share_out(dataset: Dataset, section: DataSection, *, rng: np.random.Generato
     with dirichlet none is smaller than `min_size`; with natural a row that comes or goes moves no other one. Raises: BadInput,
     BadData."""
     kind, clients, each = section.partition, section.clients, section.examples_per_client
+    if dataset.person is not None:
+        shares = _natural(dataset) if kind == "natural" else _by_person(dataset.person, section, rng=rng)
+        owner = np.repeat(np.arange(len(shares)), shares.sizes)
+        together = np.lexsort((dataset.person[shares.order], owner))  # a person's rows, one after the other
+        return Shares(order=shares.order[together], offsets=shares.offsets)
     if kind == "natural":
         return _natural(dataset)
     if kind != "iid" and not dataset.classified:
@@ -164,6 +169,22 @@ def share_out(dataset: Dataset, section: DataSection, *, rng: np.random.Generato
     if kind == "iid":
         return Shares(order=rows, offsets=_cuts(len(rows), clients))
     return _shards(y, rows, clients=clients, per_client=section.shards_per_client, rng=rng)
+
+
+def _by_person(tags: np.ndarray, section: DataSection, *, rng: np.random.Generator) -> Shares:
+    persons, codes = np.unique(tags, return_inverse=True)
+    if section.partition != "iid" or section.examples_per_client is not None:
+        raise BadInput(
+            'Where rows have persons, each with all its rows is dealt to one client: set data.partition = "iid" or "natural", and'
+            " leave out data.examples_per_client."
+        )
+    if len(persons) < section.clients:
+        raise BadInput(f"Expected at least one person per client, got {len(persons)} for {section.clients} clients.")
+    owner = np.empty(len(persons), np.int64)
+    owner[rng.permutation(len(persons))] = np.repeat(
+        np.arange(section.clients), np.diff(_cuts(len(persons), section.clients))
+    )
+    return grouped(owner[codes], clients=section.clients, rng=rng)
 
 
 def client_names(dataset: Dataset, section: DataSection) -> tuple[str, ...]:

@@ -3,7 +3,7 @@ client, so a client's data is a slice of two tensors and building a `Client` cop
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -14,7 +14,7 @@ import torch
 
 from tacit.errors import BadData
 from tacit.store import cores
-from tacit.types import Budget, Client, Unit
+from tacit.types import Budget, Client, Persons, Unit
 
 if TYPE_CHECKING:
     from tacit.data.dataset import Dataset
@@ -47,6 +47,7 @@ class Population:
         default=None, repr=False
     )  # the same clients with the rows that they hold out of training
     mask: np.ndarray | None = field(default=None, repr=False)  # which of all their rows those are
+    persons: Persons | None = field(default=None, repr=False)  # whose rows are whose, where a person is the unit
     _known: dict[int, Client] = field(default_factory=dict, init=False, repr=False)  # who was looked up of late
 
     def __post_init__(self) -> None:
@@ -65,7 +66,11 @@ class Population:
         budget = _budget(float(self.epsilons[index]), self.delta, self.unit)
         if len(self._known) == LATEST:
             self._known.clear()
-        client = Client(int(index), self.names[index], budget, self.x[start:stop], self.y[start:stop])
+        persons = None
+        if self.persons is not None:
+            first, last = self._first_persons[index : index + 2].tolist()
+            persons = Persons(self.persons.offsets[first : last + 1] - start, self.persons.most)
+        client = Client(int(index), self.names[index], budget, self.x[start:stop], self.y[start:stop], persons=persons)
         return self._known.setdefault(index, client)
 
     @property
@@ -82,8 +87,18 @@ class Population:
         return np.where(self.left > LEAST_REMAINING * self.epsilons, self.left, self.epsilons)
 
     @property
-    def sizes(self) -> np.ndarray:
+    def rows(self) -> np.ndarray:
+        """How many rows each client has."""
         return np.diff(self.offsets)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many units each client has: persons where a person is the unit, else rows."""
+        return self.rows if self.persons is None else np.diff(self._first_persons)
+
+    @cached_property
+    def _first_persons(self) -> np.ndarray:
+        return self.offsets if self.persons is None else np.searchsorted(self.persons.offsets, self.offsets)
 
     def to(self, device: torch.device) -> "Population":
         moved = replace(self, x=self.x.to(device), y=self.y.to(device))
@@ -94,14 +109,17 @@ class Population:
         """The same clients without the rows in the mask, which they hold out of training because of the setting `key`. Raises:
         BadData for a client that would have nothing left to train on."""
         counts = np.add.reduceat(mask, self.offsets[:-1]) if len(mask) else np.zeros(len(self), int)
-        kept = self.sizes - counts
+        kept = self.rows - counts
         if not kept.all():
             name = self.names[int(np.argmin(kept))]
             raise BadData(f"{key} leaves client {name} no row to train on: lower it, or give that client more rows.")
         parts = []
         for rows, sizes in ((~mask, kept), (mask, counts)):
-            chosen, offsets = torch.from_numpy(rows), np.concatenate([[0], np.cumsum(sizes)])
-            parts.append(replace(self, x=self.x[chosen], y=self.y[chosen], offsets=offsets))
+            chosen, offsets, persons = torch.from_numpy(rows), np.concatenate([[0], np.cumsum(sizes)]), self.persons
+            if persons is not None:  # a person is on one side, whole
+                own = np.diff(persons.offsets)[rows[persons.offsets[:-1]]]
+                persons = replace(persons, offsets=np.concatenate([[0], np.cumsum(own)]))
+            parts.append(replace(self, x=self.x[chosen], y=self.y[chosen], offsets=offsets, persons=persons))
         return replace(parts[0], held=parts[1], mask=mask)
 
     @cached_property
@@ -110,8 +128,8 @@ class Population:
         x, y = (np.ascontiguousarray(part.cpu().numpy()) for part in (self.x, self.y))
 
         def some(first: int, last: int) -> bytes:
-            cuts = itertools.pairwise(self.offsets[first : last + 1].tolist())
-            return b"".join(_mark(x[start:stop], y[start:stop]) for start, stop in cuts)
+            cuts = zip(range(first, last), itertools.pairwise(self.offsets[first : last + 1].tolist()), strict=True)
+            return b"".join(_mark(x[i:j], y[i:j], self._cuts(k)) for k, (i, j) in cuts)
 
         count = min(cores(), len(self)) if x.nbytes > WORTH_THREADS else 1
         parts = [len(self) * k // count for k in range(count + 1)]
@@ -121,6 +139,12 @@ class Population:
             with ThreadPoolExecutor(count) as threads:  # hashing long rows leaves Python free
                 made = b"".join(threads.map(some, parts[:-1], parts[1:]))
         return np.frombuffer(made, dtype=np.uint8).reshape(len(self), DIGEST_BYTES)
+
+    def _cuts(self, index: int) -> bytes:
+        if self.persons is None:
+            return b""
+        first, last = self._first_persons[index : index + 2].tolist()
+        return cuts_of(self.persons.offsets[first : last + 1])
 
     def digest(self) -> str:
         """A hash of every row, label and boundary: what a repeated release must have in common with the first."""
@@ -134,14 +158,21 @@ def _budget(epsilon: float, delta: float, unit: Unit) -> Budget:
     return Budget(epsilon, delta, unit)
 
 
-def rows_digest(x: torch.Tensor, y: torch.Tensor) -> bytes:
-    return _mark(*(np.ascontiguousarray(part.cpu().numpy()) for part in (x, y)))
+def rows_digest(x: torch.Tensor, y: torch.Tensor, persons: Persons | None = None) -> bytes:
+    cuts = b"" if persons is None else cuts_of(persons.offsets)
+    return _mark(np.ascontiguousarray(x.cpu().numpy()), np.ascontiguousarray(y.cpu().numpy()), cuts)
 
 
-def _mark(x: np.ndarray, y: np.ndarray) -> bytes:
+def cuts_of(offsets: np.ndarray) -> bytes:
+    """Where one person's rows end and the next one's begin: what is drawn and clipped depends on it."""
+    return np.diff(offsets).astype("<i8").tobytes()
+
+
+def _mark(x: np.ndarray, y: np.ndarray, cuts: bytes = b"") -> bytes:
     digest = hashlib.blake2b(_kind(x.shape, x.dtype, y.dtype), digest_size=DIGEST_BYTES)
     digest.update(x.data)
     digest.update(y.data)
+    digest.update(cuts)
     return digest.digest()
 
 
@@ -158,11 +189,45 @@ def populate(
     epsilons: np.ndarray,
     delta: float,
     unit: Unit = "record",
+    rows_per_person: int | None = None,
 ) -> Population:
-    """Lays the rows out client by client; where they lie so in a file already, they stay there."""
+    """Lays the rows out client by client; where they lie so in a file already, they stay there. With `rows_per_person` a person
+    is the unit. Raises: BadData for a person whose rows are at two clients."""
     order = torch.from_numpy(shares.order)
     x, y = (dataset.x, dataset.y) if dataset.mapped else (dataset.x[order], dataset.y[order])
-    return Population(x, y, shares.offsets, names, epsilons, delta, unit)
+    persons = None
+    if rows_per_person is not None and dataset.person is not None:
+        persons = persons_of(dataset.person[shares.order], most=rows_per_person, offsets=shares.offsets, names=names)
+    return Population(x, y, shares.offsets, names, epsilons, delta, unit, persons=persons)
+
+
+# A person by a hash of its id, which is not kept.
+
+PERSON_KEY = b"tacit.person"
+
+
+def person_tags(ids: Sequence[str]) -> np.ndarray:
+    """A hash of each row's person, [rows]: the same for the same id at every client, which is all that is asked of it."""
+    made = {one: hashlib.blake2b(one.encode(), digest_size=HASH_BYTES, key=PERSON_KEY).hexdigest() for one in set(ids)}
+    return np.array([made[one] for one in ids], dtype=f"S{2 * HASH_BYTES}")
+
+
+def persons_of(
+    tags: np.ndarray, *, most: int, offsets: np.ndarray | None = None, names: tuple[str, ...] = ("",)
+) -> Persons:
+    """The persons of rows that lie client by client, and there person by person. Raises: BadData where one has two clients."""
+    offsets = np.array([0, len(tags)]) if offsets is None else offsets
+    owner = np.repeat(np.arange(len(names)), np.diff(offsets))
+    starts = np.flatnonzero(np.r_[True, (tags[1:] != tags[:-1]) | (owner[1:] != owner[:-1])])
+    order = np.argsort(tags[starts], kind="stable")
+    twice = np.flatnonzero(tags[starts][order][1:] == tags[starts][order][:-1])
+    if len(twice):
+        first, second = (names[int(owner[starts[order[twice[0] + k]]])] for k in (0, 1))
+        raise BadData(
+            f"One person has rows at {first!r} and at {second!r}, and no epsilon covers both: give that person one client, or, if"
+            " ids are each client's own numbers, put the client's name before them."
+        )
+    return Persons(np.append(starts, len(tags)), most)
 
 
 # A row by a hash of its encoded values and its label: who holds it, and whether it is held out, are asked by that.
@@ -182,20 +247,30 @@ def row_hashes(x: torch.Tensor, y: torch.Tensor, *, key: bytes = b"") -> Iterato
         yield hashlib.blake2b(row.tobytes() + repr(label).encode(), digest_size=HASH_BYTES, key=key).digest()
 
 
-def coins(x: torch.Tensor, y: torch.Tensor, *, share: float, seed: int, purpose: str = "held out") -> np.ndarray:
+def coins(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    share: float,
+    seed: int,
+    purpose: str = "held out",
+    persons: np.ndarray | None = None,
+) -> np.ndarray:
     """Tosses a coin for every record, keyed by the seed and by nothing but the record itself: True for about `share` of them.
     So a record that comes or goes moves no other one between the two sides, and equal records are on one side. Coins of
-    different purposes fall independently.
+    different purposes fall independently. Where the tags of `persons` are known, all rows of one have one coin.
 
     >>> round(float(coins(torch.arange(1000.0)[:, None], torch.zeros(1000), share=0.2, seed=0).mean()), 1)
     0.2
     """
+    if persons is not None:
+        return coins_of(persons.tolist(), share=share, seed=seed, purpose=purpose)
     return _tossed(row_hashes(x, y, key=f"tacit {purpose} {seed}".encode()), share)
 
 
-def coins_of(digests: Iterable[bytes], *, share: float, seed: int) -> np.ndarray:
+def coins_of(digests: Iterable[bytes], *, share: float, seed: int, purpose: str = "held out") -> np.ndarray:
     """The same of records that are known by their digests (`text_digests`), however they are encoded afterwards."""
-    key = f"tacit held out {seed}".encode()
+    key = f"tacit {purpose} {seed}".encode()
     return _tossed((hashlib.blake2b(digest, digest_size=HASH_BYTES, key=key).digest() for digest in digests), share)
 
 

@@ -20,7 +20,7 @@ from tacit import check, plugin
 from tacit.data import csv as csv_files
 from tacit.data import images, texts
 from tacit.data.csv import declared_classes
-from tacit.data.dataset import Dataset, dataset, reading, table, with_classes
+from tacit.data.dataset import LEARNED, Dataset, dataset, reading, table, with_classes
 from tacit.data.encoder import column_of, declared_columns
 from tacit.data.texts import Classes, Word, plain, refuse_undeclared
 from tacit.errors import BadData, BadInput, TacitError
@@ -151,6 +151,7 @@ class csv:
     client_column: str | None = (
         None  # names the client of a row; default: a client for each file, or rows are dealt out
     )
+    person: str | None = None  # names the person of a row, for privacy.unit = "person"; of each id a hash is kept
     test_path: str | None = None  # a file, or a folder of files, of public test rows; default: `test_share`
     test_share: Fraction = 0.2  # of the rows, held out by a coin for each where there is no test_path; 0: none
     # by column: its public range, "private", or {private = [low, high]}: where its range is looked for
@@ -193,6 +194,9 @@ class csv:
 
     def _refuse_roles(self) -> None:
         declared = self.declared_columns
+        features = (*(self.columns or ()), *(name for columns in declared.values() for name in columns))
+        if self.person is not None and self.person in (self.label, self.client_column, *features):
+            raise BadInput(LEARNED.format(f"data.person = {self.person!r}"))
         if len(set(self.header)) < len(self.header):
             raise BadInput(f"Expected data.header to name the columns, each once, got {list(self.header)}.")
         if self.columns is not None:

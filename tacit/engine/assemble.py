@@ -26,7 +26,7 @@ from tacit.engine.start import Start, start_of
 from tacit.engine.trainers import ClientDerive, Releases
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.extras import EVALUATION, read_with
+from tacit.experiment.extras import EVALUATION, NO_PERSONS, read_with, refuse_unsaid
 from tacit.parts import models, tasks
 from tacit.parts.losses import Losses
 from tacit.parts.tasks import Task
@@ -93,7 +93,13 @@ def clients(
     epsilons = budgets(spec, clients=len(shares), rng=seeded(seeds.data)("budgets").generator(), names=names)
     if privacy.level != "own":
         epsilons = np.full(len(epsilons), epsilons.min() if privacy.level == "minimum" else epsilons.max())
+    if dataset.person is not None and privacy.promises:
+        refuse_unsaid(experiment)
+    elif privacy.person_rows is not None:
+        raise BadInput(NO_PERSONS)
     limits = {"epsilons": epsilons, "delta": privacy.run_delta, "unit": privacy.unit_kept}
+    limits["rows_per_person"] = privacy.person_rows
+    tags = None if dataset.person is None else dataset.person[shares.order]
     population = populate(dataset, shares, names=names, **limits)
     for key, share, purpose in (("held_out", data.held_out, EVALUATION), ("own_share", data.own_share, PERSONAL)):
         if share is None:
@@ -101,13 +107,14 @@ def clients(
         if dataset.mapped:
             raise BadInput(f"Rows that stay in a file are not divided: leave out data.{key}.")
         if mask is None:
-            mask = coins(population.x, population.y, share=share, seed=seeds.data, purpose=purpose)
+            mask = coins(population.x, population.y, share=share, seed=seeds.data, purpose=purpose, persons=tags)
         elif len(mask) != len(population.y):
             raise BadData("The data files have changed while they were read: start again when they are at rest.")
         population = population.holding_out(mask, key=f"data.{key}")
-    most = int(population.sizes.max()) if population.unit == "record" else len(population)
+    most = len(population) if population.unit == "client" else int(population.sizes.max())
     if privacy.epsilon is not None and population.delta * most > 1:
-        whose = f"the largest client has {most} records" if population.unit == "record" else f"there are {most} clients"
+        unit = population.unit
+        whose = f"there are {most} clients" if unit == "client" else f"the largest client has {most} {unit}s"
         loose = (
             f"delta = {population.delta:g} is more than 1/{most}, and {whose}: set privacy.delta below {1 / most:.1g}"
         )
@@ -258,7 +265,7 @@ def build(
     private columns; `mask` says which rows are held out, where that is decided."""
     dataset, _, population = clients(experiment, progress=progress, before=before, ranges=ranges, mask=mask)
     # the rows are held once, client by client: the order of the source is not needed any more
-    rows = replace(dataset, x=population.x, y=population.y, client=None)
+    rows = replace(dataset, x=population.x, y=population.y, client=None, person=None)
     return assemble(experiment, rows, population, before=before)
 
 

@@ -161,7 +161,7 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
     population, classes = parts.population, parts.dataset.classes
     together, labels = -(-len(population) // MOST_COLUMNS), []
     if simulated and parts.dataset.classified:
-        owner = np.repeat(np.arange(len(population)), population.sizes)
+        owner = np.repeat(np.arange(len(population)), population.rows)
         columns = -(-len(population) // together)
         counts = np.bincount((owner // together) * classes + population.y.cpu().numpy(), minlength=columns * classes)
         labels = counts.reshape(columns, classes).tolist()

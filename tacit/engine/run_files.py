@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, get_args
 
 from tacit.engine.history import PER_CLIENT
 from tacit.errors import BadInput, TacitError
 from tacit.experiment import Experiment
+from tacit.types import Unit
 
 AUDIT = "audit.json"  # what the audit of a run found, and how often it was looked at
 PERSONAL = "personal.json"  # what own models gave every client of a simulation
@@ -86,7 +87,7 @@ def _or_none(shape: Shape) -> Callable[[Any], bool]:
 MEASURED = {"value": is_number, "interval?": _is_pair, "baseline?": is_number}
 OF_CLASS = {"class": str, "rows": _is_count, **dict.fromkeys(("recall", "precision", "f1"), _or_none(MEASURED))}
 RANGE = dict.fromkeys(("min", "median", "max"), _or_none(lambda end: type(end) in (int, float)))  # None: no bound
-PROMISE = {"unit": ("record", "client"), "adversary": str, "relation": str, "delta": is_number, "epsilon": RANGE}
+PROMISE = {"unit": get_args(Unit), "adversary": str, "relation": str, "delta": is_number, "epsilon": RANGE}
 OWN_MODELS = {"metric": str, "metrics": {str: {"rows": _is_count, "clients": _is_count}}}
 BEST = {"metric": str, "metrics": {str: MEASURED}, "confusion?": [[_is_count]], "per_class?": [OF_CLASS]}
 SUMMARY = BEST | {

@@ -98,6 +98,8 @@ class Stacked(OverTensors):
             raise Unsupported("its clients run somebody else's training")
         if isinstance(getattr(getattr(algorithm, "server", None), "control", None), MeanRegularised):
             raise Unsupported("each client's round begins with a model of its own (personal.when)")
+        if population.persons is not None:
+            raise Unsupported("a person's rows are drawn and averaged before they are clipped, client by client")
         views = self.local.views if isinstance(self.local, DpSgd) else None
         x, y = population.x[:3], population.y[:3]
         if views is None:

@@ -16,7 +16,7 @@ from tacit.data.population import Population
 from tacit.engine.trainers import Carried
 from tacit.random import Stream
 from tacit.training.batches import later, sent
-from tacit.training.sgd import NotPrivate, Workspace, clipped_rows
+from tacit.training.sgd import NotPrivate, Workspace, clipped_rows, drawn_rows
 from tacit.types import Client, Message
 
 MOST_IN_ONE = 3_400  # expected records: with ten standard deviations more 4,096, for which rounding is proved (docs/derivations.md)
@@ -35,14 +35,18 @@ def begin_sums(
     device, views, own = work.theta.device, algorithm.views, [derive("train") for derive in streams]
     mechanisms = [algorithm.mechanism(client) for client in clients]
     drawn = [
-        torch.from_numpy(mechanism.sample(mechanism.init(), stream, client.size)[1])
+        drawn_rows(
+            client,
+            mechanism.sample(mechanism.init(), stream, client.size)[1],
+            stream,
+            start=int(population.offsets[client.index]),
+        )
         for mechanism, stream, client in zip(mechanisms, own, clients, strict=True)
     ]
     counts = [len(batch) for batch in drawn]
     if isinstance(algorithm, RecordSums) and max(counts) > algorithm.longest_batch:
         raise ValueError("a batch is longer than any honest one")
-    starts = [int(population.offsets[client.index]) for client in clients]
-    places = sent(torch.cat([batch + start for batch, start in zip(drawn, starts, strict=True)]), device)
+    places = sent(torch.cat(drawn), device)
     shifts = None
     if views is not None:
         shifts = sent(torch.cat([views.offsets(*pair) for pair in zip(own, counts, strict=True)]), device)
@@ -91,6 +95,7 @@ def grouped(records: Sequence[float]) -> list[slice]:
 def settle_sums(algorithm: Any, work: Workspace, population: Population) -> None:
     """Has the workspace choose its way to clipped sums now, on made-up rows. Raises: ModelRefused."""
     none, views = torch.zeros(0, dtype=torch.long, device=work.theta.device), algorithm.views
+    none = none if population.persons is None else none.new_zeros(0, population.persons.most)
     offsets = None if views is None else none.new_zeros(0, views.count, 2)
     clipped_rows(work, population.x, population.y, none, views, offsets)
 

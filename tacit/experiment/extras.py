@@ -19,7 +19,7 @@ UNPLAIN = ("momentum", "weight_decay", "proximal", "control")
 
 class AuditSection(Section):
     """`[audit]`: so many `canaries` are planted, each with a coin that decides whether it takes part. They are records with
-    unit = "record", and clients where a client is what is protected."""
+    unit = "record", persons with "person", and clients where a client is what is protected."""
 
     canaries: Annotated[int, Field(ge=2)] | None = None  # how many are planted; default: none
 
@@ -131,6 +131,8 @@ def read_with(data: DataSection, ranges: Mapping[str, tuple[float, float]]) -> D
 
 def refuse_per_client(experiment: "Experiment", why: str) -> None:
     """Refuses an experiment whose promise is not per record and each client's own. Raises BadInput, which begins with why."""
+    if experiment.privacy.person_rows is not None:
+        raise BadInput(f'{why}, and of a person nobody counts yet: do not ask, or set privacy.unit = "record".')
     if experiment.privacy.sums_records:
         what = why.partition(" is priced")[0]
         raise BadInput(
@@ -141,6 +143,50 @@ def refuse_per_client(experiment: "Experiment", why: str) -> None:
 
 
 # What these cannot be combined with.
+
+
+def refuse_persons(experiment: "Experiment") -> None:
+    """Refuses a person as the unit where nobody says whose a row is, or where something else is about records. Raises BadInput."""
+    privacy, data = experiment.privacy, experiment.data
+    named = data.options().get("person") is not None
+    if privacy.unit != "person" or not privacy.promises:
+        if privacy.rows_per_person is not None and privacy.unit != "person":
+            raise BadInput('privacy.rows_per_person is for privacy.unit = "person": leave it out.')
+        if named and privacy.promises:
+            refuse_unsaid(experiment)
+        return
+    if privacy.foreign:
+        raise BadInput(
+            'privacy.unit = "person" is for the kinds that draw and clip persons: set privacy.kind = "local", "central" or'
+            ' "distributed".'
+        )
+    if not named and data.name == "csv":
+        raise BadInput(NO_PERSONS)
+    about = {
+        "train.views": experiment.train.views,
+        "[attack]": experiment.attack,
+    }
+    for what, said in about.items():
+        if said:
+            raise BadInput(
+                f'privacy.unit = "person" does not go with {what}, which is about records: leave that out, or set unit ='
+                ' "record", which promises one row.'
+            )
+
+
+NO_PERSONS = (
+    'privacy.unit = "person" has to know whose each row is: set data.person = "patient_id" (csv), or pass persons= to'
+    " tacit.Dataset."
+)
+
+
+def refuse_unsaid(experiment: "Experiment") -> None:
+    """Refuses rows of persons where the promise would be about rows and nobody has said so. Raises BadInput."""
+    if experiment.privacy.unit is None and experiment.privacy.unit_kept == "record":
+        raise BadInput(
+            "These rows name their persons, and an epsilon per record would be the promise for one row of a person: set"
+            ' privacy.unit = "person", or "record" to say that rows are meant.'
+        )
 
 
 def refuse_unpriced(experiment: "Experiment") -> None:
@@ -182,7 +228,7 @@ def refuse_unauditable(experiment: "Experiment") -> None:
 def refuse_unplain(experiment: "Experiment", what: str) -> None:
     """Refuses canary records where an update is not made of plain steps: nobody could read off what they did. Raises BadInput.
     A whole update that is clipped and noised at the end may have been trained in any way."""
-    for key in UNPLAIN if experiment.privacy.unit_kept == "record" else ():
+    for key in UNPLAIN if experiment.privacy.unit_kept != "client" else ():
         if getattr(experiment.train, key):
             raise BadInput(
                 f"What a canary did is read off an update made of plain steps: leave out train.{key}, or {what}."

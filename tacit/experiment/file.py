@@ -188,6 +188,7 @@ class Experiment(BaseModel):
 def refuse_impossible(experiment: Experiment) -> None:
     """Raises BadInput where a guarantee would not hold, or a setting would have no effect."""
     privacy, train = experiment.privacy, experiment.train
+    extras.refuse_persons(experiment)
     if train.views is not None and not (privacy.noises_records or privacy.sums_records):
         raise BadInput(
             'train.views averages gradients of records before they are clipped, which only privacy.kind = "local" with'

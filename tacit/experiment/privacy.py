@@ -14,9 +14,10 @@ from tacit.experiment.schema import Count, Part, Positive, Section, Share, Whole
 
 KINDS = ("none", "local", "central", "distributed")
 ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
+ROWS_PER_PERSON = 8  # of a person with more; it costs time and no privacy
 SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/training/sgd.py)
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
-Unit = Literal["record", "client"]
+Unit = Literal["record", "person", "client"]
 
 
 class QueryShares(Section):
@@ -47,7 +48,8 @@ class PrivacySection(Section):
     public_cohorts: ClassVar[bool] = False  # whether everybody may know who takes part in a round: of the sampler
 
     kind: str = "none"  # none, local, central, distributed, or package.module:name
-    unit: Unit | None = None  # whom epsilon protects; needed where both are possible
+    unit: Unit | None = None  # whom epsilon protects; needed where several are possible
+    rows_per_person: Count | None = None  # with unit = "person": a gradient is the mean over at most so many rows (8)
     epsilon: Epsilon | None = None  # a number for all, a table by client, a list, a distribution, or {file = ...}
     delta: Part = 1e-5  # of a client's whole ledger
     delta_share: Share | None = None  # the share of delta that this run may use
@@ -103,13 +105,18 @@ class PrivacySection(Section):
 
     @property
     def noises_records(self) -> bool:
-        """Whether every client noises the gradients of its own records."""
-        return self.kind == "local" and self.unit_kept == "record"
+        """Whether every client noises the gradients of its own records, or persons."""
+        return self.kind == "local" and self.unit_kept != "client"
 
     @property
     def sums_records(self) -> bool:
-        """Whether clients send sums of their records' clipped gradients, which are noised once all of them are added."""
-        return self.kind in ("central", "distributed") and self.unit == "record"
+        """Whether clients send sums of clipped gradients of records or persons, which are noised once all of them are added."""
+        return self.kind in ("central", "distributed") and self.unit in ("record", "person")
+
+    @property
+    def person_rows(self) -> int | None:
+        """At most how many rows of a person are drawn at a time; None where a person is not the unit."""
+        return (self.rows_per_person or ROWS_PER_PERSON) if self.promises and self.unit == "person" else None
 
     @property
     def own_rates(self) -> bool:
@@ -172,7 +179,7 @@ class NoPrivacy(Asking):
 
 
 class Local(Asking):
-    """Every client clips and noises: the gradients of its records, or with unit = "client" its whole update."""
+    """Every client clips and noises: the gradients of its records or persons, or with unit = "client" its whole update."""
 
     kind: Literal["local"] = "local"
 
@@ -234,7 +241,7 @@ class CentralRecords(PrivacySection):
     said, the ratio by which noise and the bias of weights together are least)."""
 
     kind: Literal["central"] = "central"
-    unit: Literal["record"] = "record"
+    unit: Literal["record", "person"] = "record"
     rate_cap: Annotated[float, Field(ge=1)] | None = None  # the largest ratio of sampling rates
 
 
@@ -243,7 +250,7 @@ class DistributedRecords(PrivacySection):
     is opened. Every member reads the model and knows its own share, so at least one is taken to collude."""
 
     kind: Literal["distributed"] = "distributed"
-    unit: Literal["record"] = "record"
+    unit: Literal["record", "person"] = "record"
     rate_cap: Annotated[float, Field(ge=1)] | None = None  # the largest ratio of sampling rates
     noise: Literal["skellam", "discrete-gaussian"] | None = None  # which integer noise (discrete-gaussian)
     fewest_reports: Count | None = None  # with fewer, nothing is opened
@@ -264,7 +271,7 @@ class Foreign(PrivacySection):
 def _kind(values: Any) -> str | None:
     said = values if isinstance(values, dict) else vars(values) if isinstance(values, PrivacySection) else None
     kind = "none" if said is None else said.get("kind", "none")
-    if kind in ("central", "distributed") and said is not None and said.get("unit") == "record":
+    if kind in ("central", "distributed") and said is not None and said.get("unit") in ("record", "person"):
         return f"{kind}-records"
     if kind == "central" and said is not None and said.get("sampler") == "cyclic":
         return "cyclic"

@@ -31,6 +31,8 @@ SMALL, TINY = (
 )  # below the one an epsilon keeps more places, below the other its exponent
 # The changes of the data that an epsilon can be for, each in the only words that Tacit has for it (docs/glossary.md).
 ONE_RECORD = "add or remove one record of one client"
+ONE_PERSON = "add or remove one person at this client, with all rows"
+UNITS = {"record": ONE_RECORD, "person": ONE_PERSON}  # that gradients are clipped by
 RECORD_LEVEL = f"record level, {ONE_RECORD}, Poisson-sampled Gaussian"
 ONE_CLIENT = "add or remove one client"
 EMPTIED = "empty one client (its update is then zero)"
@@ -42,6 +44,10 @@ LIMIT = (
 )
 WHO = {
     "record": ("a record belongs to one client only", "each client's number of records is public"),
+    "person": (
+        "a person's rows are at one client only, and all under one id, which no program can check across sites",
+        "each client's number of persons is public",
+    ),
     "client": (
         "a person's data is with one client only",
         "the number of clients and their numbers of records are public",
@@ -175,11 +181,8 @@ def with_others(others: Others, unit: Unit) -> str:
             f" most {shown(others.epsilon)} at delta = {shown_delta(others.delta)} ({others.rule}){seen}."
         )
     if others.apart:
-        word = "client" if unit == "record" else "record"
         verb = "is" if others.apart == 1 else "are"
-        text += (
-            f"{' ' * bool(text)}Not included {verb} {_runs(others.apart, '')} of its ledger that promised per {word}."
-        )
+        text += f"{' ' * bool(text)}Not included {verb} {_runs(others.apart, '')} of its ledger that promised per another unit."
     return text
 
 

@@ -23,7 +23,7 @@ from tacit.experiment.extras import EVALUATION, TRAINED_ON
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import SideDpEvent
-from tacit.privacy.guarantee import EMPTIED, ONE_RECORD, RECORD_LEVEL, Words
+from tacit.privacy.guarantee import EMPTIED, RECORD_LEVEL, UNITS, Words
 from tacit.privacy.mechanism import NoiseState
 from tacit.privacy.plan import Plan, Remaining
 from tacit.privacy.queries.mechanism import NOTHING, Queries, budgets, priced, queries_of
@@ -35,14 +35,19 @@ from tacit.types import Bounded, Client, Private, Unit
 from tacit.wire import digest_of
 
 OBSERVED = "the server, the other clients and everybody who sees updates or models"
-LEVELS = {"record": RECORD_LEVEL, "client": f"client level, {EMPTIED}, Gaussian on its whole update"}
+LEVELS = {
+    "record": RECORD_LEVEL,
+    "person": f"person level, {UNITS['person']}, Poisson-sampled Gaussian",
+    "client": f"client level, {EMPTIED}, Gaussian on its whole update",
+}
 
 
 def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
-    """What a client is promised, whose records or whose whole data are the unit; its queries are in the same price."""
+    """What a client is promised, whose records, persons or whole data are the unit; its queries are in the same price."""
     if unit == "client":
         return Words(OBSERVED, EMPTIED, "whole updates (nothing is claimed for choosing clients at random)")
-    sampler = "Poisson batches within a client (nothing is claimed for choosing clients at random)"
+    batches = "Poisson batches of persons" if unit == "person" else "Poisson batches"
+    sampler = f"{batches} within a client (nothing is claimed for choosing clients at random)"
     if queries:
         many = f"answer, once, to 1 query ({queries[0]}), which is"
         if len(queries) > 1:
@@ -50,7 +55,7 @@ def promised(unit: Unit, queries: Sequence[str] = ()) -> Words:
         sampler = f"{sampler}, and its {many} in this epsilon"
     if EVALUATION in queries:
         sampler += f" ({EVALUATION} is about held-out records alone, which nothing else is about)"
-    return Words(OBSERVED, ONE_RECORD, sampler)
+    return Words(OBSERVED, UNITS[unit], sampler)
 
 
 @dataclass(frozen=True)
@@ -270,7 +275,7 @@ class Local:
         site): by the strategy spread the others' stay NaN, which is cheaper and changes nothing of its own. Raises:
         BadInput where there is no budget to derive noise from, or no noise keeps it."""
         privacy, train = experiment.privacy, experiment.train
-        if experiment.run.precision != "float32" and privacy.unit_kept == "record":
+        if experiment.run.precision != "float32" and privacy.unit_kept != "client":
             raise BadInput(
                 f'run.precision = "{experiment.run.precision}" rounds the factors of products, and gradients that are clipped'
                 " example by example could exceed the clip: leave it out."

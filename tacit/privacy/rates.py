@@ -17,6 +17,7 @@ from tacit import check
 from tacit.errors import BadInput
 from tacit.privacy.accounting import price, rdp
 from tacit.privacy.accounting.price import FEW, sampled_gaussian, smallest
+from tacit.types import Unit
 
 TRIED = np.geomspace(0.3, 1e4, 60)  # multipliers; 340 is best for epsilon = .1 over 100 rounds
 CAPS = np.geomspace(1.0, 100.0, 28)  # on the ratio of rates
@@ -42,9 +43,10 @@ class Rates:
     multiplier: float
     rates: np.ndarray = field(repr=False)
     cap: float
+    unit: Unit = "record"
 
     def batch(self, sizes: np.ndarray) -> float:
-        """B, the expected number of records in a round's sum."""
+        """B, the expected number of units in a round's sum."""
         return float(self.rates @ sizes)
 
     def shares(self, sizes: np.ndarray) -> np.ndarray:
@@ -69,19 +71,20 @@ class Rates:
     @property
     def assumes(self) -> tuple[str, ...]:
         """What amplification rests on, where any batch is drawn."""
-        return ("nobody learns which records were drawn",) if self.drawn else ()
+        return (f"nobody learns which {self.unit}s were drawn",) if self.drawn else ()
 
     @property
     def summed(self) -> str:
         """What of all clients is in a round's sum."""
-        return "Poisson batches" if self.drawn else "records"
+        return "Poisson batches" if self.drawn else f"{self.unit}s"
 
     @property
     def words(self) -> str:
         """What of each client is in a round's sum."""
         if not self.drawn:
-            return f"all records of each of {len(self.rates)} clients"
-        return f"Poisson batches, secret at each of {len(self.rates)} clients at a rate of its own"
+            return f"all {self.unit}s of each of {len(self.rates)} clients"
+        batches = "Poisson batches of persons" if self.unit == "person" else "Poisson batches"
+        return f"{batches}, secret at each of {len(self.rates)} clients at a rate of its own"
 
 
 def choose(

@@ -1,5 +1,6 @@
 """Which rows the clients of a round take in every step, for all of them at once."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tacit.parts.losses import Losses
+from tacit.parts.losses import IGNORED, Losses
 from tacit.random import Stream
+from tacit.types import Persons
 
 # To a device and back without waiting for what else it does: a copy from ordinary memory, or a look at a number, waits for all.
 
@@ -148,7 +150,8 @@ class Shifts:
 
 
 class Viewed(nn.Module):
-    """A model on several views of each example: its answers (batch, views, ...), over which the loss takes the mean."""
+    """A model on several views of each example, or rows of each person: its answers (batch, views, ...), over which the loss takes
+    the mean."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -165,5 +168,48 @@ def over_views(losses: Losses) -> Losses:
         count = outputs.shape[1]
         repeated = y[:, None].expand(len(y), count, *y.shape[1:])
         return losses(outputs.flatten(0, 1), repeated.flatten(0, 1)).unflatten(0, (len(y), count)).mean(1)
+
+    return mean
+
+
+# Several rows of one person, whose gradients are averaged before they are clipped, once.
+
+
+def rows_of(persons: Persons, drawn: np.ndarray, stream: Stream, *, start: int = 0) -> np.ndarray:
+    """(person, row): for each drawn person the places of `most` of its rows, from `start` on. Of who has more, these are drawn
+    without replacement, all as likely. Who has fewer fills up with ~p, p the place of one of its own rows, which counts
+    nothing: so what another person's row gives is never near."""
+    first, counts = persons.offsets[drawn], np.diff(persons.offsets)[drawn]
+    ends = np.cumsum(counts)
+    owner = np.repeat(np.arange(len(drawn)), counts)
+    order = np.lexsort((stream.uniform(len(owner)), owner))  # each person's rows in an order of their own
+    rank = np.arange(len(owner)) - np.repeat(ends - counts, counts)
+    mixed = (first + counts - ends)[owner] + order + start
+    places = np.repeat(~(first + start)[:, None], persons.most, axis=1)
+    taken = rank < persons.most
+    places[owner[taken], rank[taken]] = mixed[taken]
+    return places
+
+
+def counted(y: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """The targets at the places of `rows_of`, with a mark where none is."""
+    absent = (places < 0).reshape(*places.shape, *(1,) * (y.dim() - 1))
+    return y[own(places)].masked_fill(absent, math.nan if y.is_floating_point() else IGNORED)
+
+
+def own(places: torch.Tensor) -> torch.Tensor:
+    """Places among rows of `rows_of`: of what fills up too."""
+    return torch.where(places < 0, ~places, places)
+
+
+def over_rows(losses: Losses) -> Losses:
+    """The mean of a person's losses over its rows that count."""
+
+    def mean(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        here = ~y.isnan() if y.is_floating_point() else y != IGNORED
+        here = here.flatten(2).any(2) if y.dim() > 2 else here
+        shape = (*here.shape, *(1,) * (y.dim() - 2))
+        each = losses(outputs.flatten(0, 1), torch.where(here.view(shape), y, 0).flatten(0, 1)).unflatten(0, here.shape)
+        return torch.where(here, each, 0.0).sum(1) / here.sum(1).clamp(min=1)
 
     return mean

@@ -27,7 +27,7 @@ from tacit.parts.losses import Losses, cross_entropy
 from tacit.privacy.mechanism import TrainingMechanism, bound
 from tacit.random import Stream
 from tacit.training import per_example
-from tacit.training.batches import Shifts, Viewed, over_views, shuffled
+from tacit.training.batches import Shifts, Viewed, counted, over_rows, over_views, own, rows_of, shuffled
 from tacit.training.flat import blocks, flatten, fresh, frozen, hooked, trainable, training
 from tacit.training.independence import reason_of
 from tacit.training.layers import sum_type
@@ -205,6 +205,11 @@ class Workspace:
         """The same for examples (views, ...) that come in several views: clipped is the mean over the views."""
         return self._sums(Viewed(self.model), over_views(self.losses))
 
+    @cached_property
+    def person_sum(self) -> Clipper:
+        """The same for persons (rows, ...): clipped once is the mean over the rows that count."""
+        return self._sums(Viewed(self.model), over_rows(self.losses))
+
     def _sums(self, model: nn.Module, losses: Losses) -> Clipper:
         if self.clip is None:
             raise ValueError("this workspace was made for training without clipping")
@@ -359,9 +364,18 @@ def dp_sgd(
 def clipped_batch(
     work: Workspace, client: Client, drawn: np.ndarray, stream: Stream, views: Shifts | None = None
 ) -> tuple[Bounded, NotPrivate]:
-    """The sum of g_i min(1, C/|g_i|) over the drawn records; with `views` a record's g_i is the mean of its views."""
+    """The sum of g_i min(1, C/|g_i|) over the drawn units: a record's g_i is its gradient, or with `views` the mean of its
+    views'; a person's is the mean of its rows', of which at most so many are drawn anew each time."""
+    places = drawn_rows(client, drawn, stream)
     offsets = None if views is None else views.offsets(stream, len(drawn))
-    return clipped_rows(work, client.x, client.y, torch.from_numpy(drawn), views, offsets)
+    return clipped_rows(work, client.x, client.y, places, views, offsets)
+
+
+def drawn_rows(client: Client, drawn: np.ndarray, stream: Stream, *, start: int = 0) -> torch.Tensor:
+    """The places of a batch among rows of which the client's begin at `start`: of records, or (person, row)."""
+    if client.persons is None:
+        return torch.from_numpy(drawn + start)
+    return torch.from_numpy(rows_of(client.persons, drawn, stream, start=start))
 
 
 def clipped_rows(
@@ -373,6 +387,9 @@ def clipped_rows(
     offsets: torch.Tensor | None,
 ) -> tuple[Bounded, NotPrivate]:
     """The same over the rows at these places; `offsets` are where their views begin."""
+    if places.dim() > 1:
+        rows = partial(x.__getitem__, own(places))
+        return work.person_sum(rows(), counted(y, places), again=rows)
     rows = partial(x.__getitem__, places)
     if views is None or offsets is None:
         return work.clipped_sum(rows(), y[places], again=rows)

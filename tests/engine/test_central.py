@@ -196,7 +196,7 @@ def test_client_level_charges_of_other_runs_count_and_record_level_ones_do_not(t
     assert other.guarantee.epsilon_min == 0.0  # nothing of the client-level charges is added
     assert (other.guarantee.others.runs, other.guarantee.others.apart) == (0, 2)
     assert other.guarantee.others.epsilon == other.guarantee.epsilon_max
-    assert "Not included are 2 runs of its ledger that promised per client." in other.sentence
+    assert "Not included are 2 runs of its ledger that promised per another unit." in other.sentence
 
 
 @pytest.mark.parametrize(

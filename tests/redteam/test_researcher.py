@@ -150,7 +150,7 @@ def test_a_record_level_run_after_a_client_level_one_says_that_it_is_not_include
     record = researcher.run("record", privacy=researcher.shared() | {"epsilon": 0.5, "noise_multiplier": None})
     assert record.guarantee.epsilon_max <= 0.5
     assert "Together" not in record.sentence
-    assert "Not included is 1 run of its ledger that promised per client." in record.sentence
+    assert "Not included is 1 run of its ledger that promised per another unit." in record.sentence
     assert (record.summary["other_runs"], record.summary["guarantee"]["others"]["apart"]) == (0, 1)
 
 

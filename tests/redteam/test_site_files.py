@@ -145,7 +145,7 @@ def test_a_promise_beside_runs_of_the_other_unit_says_that_they_are_not_in_it(se
     asking.agree()
     text = (asking.folder / "runs" / RUN / "promise.txt").read_text()
     assert "all its runs per record together stay within epsilon 3 of its budget.toml" in text
-    assert "Not included is 1 run of its ledger that promised per client." in text
+    assert "Not included is 1 run of its ledger that promised per another unit." in text
 
 
 def test_runs_of_one_site_share_its_delta_and_not_only_its_epsilon(server):

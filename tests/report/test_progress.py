@@ -52,7 +52,7 @@ def test_the_short_lines_say_all_that_the_sentence_says(ended):
     together = "Together with the 2 other runs of its ledger that promise this per record, the epsilon is at most 4.500"
     for words in (
         f"{together} at delta = 3e-05 (a rule).",
-        "Not included is 1 run of its ledger that promised per client.",
+        "Not included is 1 run of its ledger that promised per another unit.",
     ):
         assert words in sentence(g)
         assert words in lines

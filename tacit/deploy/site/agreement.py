@@ -22,7 +22,7 @@ from dp_accounting import DpEvent
 import tacit
 from tacit import store, wire
 from tacit.data.dataset import Dataset
-from tacit.data.population import rows_digest
+from tacit.data.population import persons_of, rows_digest
 from tacit.deploy.site import layout
 from tacit.deploy.site.canaries import with_own_canaries
 from tacit.deploy.site.consent import OWN_FILES, proposed, read_experiment
@@ -95,7 +95,7 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
     epsilon = roster.epsilons[index]
     hold(limits, Demand(sites=len(roster.names), epsilon=epsilon if spends else None))
     rows, held, counted = read_rows(site, experiment, settings, local=local, ranges=bound_ranges(site, run))
-    if roster.sizes[index] != len(rows.y):
+    if roster.sizes[index] != rows.units:
         raise Refused(f"The server's list of sites has another size for {name} than the site declared.")
     experiment = own_model(experiment, path=layout.own_path("model", site, settings))
     declared = models.size(
@@ -106,7 +106,7 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
     )
     train, steps = experiment.train, experiment.train.steps
     if train.local_epochs:
-        steps = math.ceil(train.local_epochs / (train.sampling_rate or min(1.0, train.batch / len(rows.y))))
+        steps = math.ceil(train.local_epochs / (train.sampling_rate or min(1.0, train.batch / rows.units)))
     hold(limits, Demand(steps=steps, parameters=declared))
     population = roster.population(shape(rows))
     seals = seals_of(experiment, site, run=run, site=name, text=text, roster=roster.record())
@@ -115,7 +115,8 @@ def accept(allowed: Allowed, run: str, roster: Roster, *, local: Local | None = 
     hold(limits, Demand(parameters=sum(parameter.numel() for parameter in parts.model.parameters())))
     parts = with_own_canaries(site, run, parts, index, settings)
     budget = Budget(limits.epsilon, privacy.run_delta, limits.unit)
-    client = Client(index, name, budget, rows.x, rows.y, rows_digest(rows.x, rows.y))
+    persons = None if rows.person is None else persons_of(rows.person, most=privacy.person_rows or 1)
+    client = Client(index, name, budget, rows.x, rows.y, rows_digest(rows.x, rows.y, persons), persons)
     public = replace(client, budget=replace(budget, epsilon=epsilon))  # the budget that everybody knows
     agreed = Agreement(run, text, roster.record(), terms_of(parts, client, epsilon=epsilon))
     about = None
@@ -163,7 +164,7 @@ def declaration(experiment: Experiment, limits: Limits, *, name: str, rows: Data
     """
     return {
         "site": name,
-        "examples": len(rows.y),
+        "examples": rows.units,
         "shape": list(shape(rows)),
         "classes": rows.classes,
         "epsilon": min(limits.epsilon, proposed(experiment, name)),

@@ -122,7 +122,9 @@ class Limits(BaseModel):
     )
     epsilon: Number = limit(..., most("asks for epsilon {}", "epsilon"), line="over all runs together")
     delta: Number = limit(..., most("asks for delta {}", "experiment.privacy.run_delta"))
-    unit: Unit = limit("record", _held_unit, line="what may come or go: one record, or the whole site")
+    unit: Unit = limit(
+        "record", _held_unit, line="what may come or go: one record, one person with all rows, or the whole site"
+    )
     most_rounds: Count = limit(10_000, most("asks for {} rounds", "experiment.train.rounds"))
     most_parameters: Count = limit(20_000_000, most("asks for {} parameters", "parameters"), line="of a model")
     most_steps: Count = limit(
@@ -136,6 +138,7 @@ class Limits(BaseModel):
         65_536,
         most("asks for {} examples in a batch", "experiment.train.batch_size"),
         most("asks for {} examples at a time", "experiment.train.physical_batch"),
+        most("asks for {} rows of a person at a time", "experiment.privacy.rows_per_person"),
         line="examples",
     )
     most_views: Count = limit(64, most("asks for {} views of a record", "experiment.train.views"), line="of a record")

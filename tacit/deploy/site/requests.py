@@ -97,7 +97,7 @@ class Roster:
         epsilons = tuple(wire.number(value, what="A site's epsilon", infinite=True) for value in lists[2])
         delta, unit = wire.number(parts[3], what="The list's delta"), parts[4]
         if unit not in get_args(Unit) or delta >= 1:
-            raise BadInput("The list of sites has no unit (record or client), or a delta that is not below 1.")
+            raise BadInput("The list of sites has no unit (record, person or client), or a delta that is not below 1.")
         return cls(names, sizes, epsilons, delta, unit)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from tacit import wire
@@ -20,7 +21,7 @@ from tacit.deploy.site.layout import own_path
 from tacit.engine.assemble import clients
 from tacit.errors import BadData, BadInput, Refused
 from tacit.experiment import Experiment
-from tacit.experiment.extras import EVALUATION, WORDS, read_with, shares
+from tacit.experiment.extras import EVALUATION, NO_PERSONS, WORDS, read_with, shares
 from tacit.privacy.queries.ranges import Range
 from tacit.privacy.wiring import Local
 
@@ -54,7 +55,9 @@ def read_rows(
         mine, _ = parted(standing, settings)
         rows, held = parted(rows, settings, tossing=standing)
         trained, counted = _without_held_out(rows, experiment, tossing=mine)
-        return trained, held, counted
+        return by_person(trained, experiment), held, counted
+    if experiment.privacy.person_rows is not None:
+        raise Refused("This site's rows are declared in site.toml only, and whose each is nobody has said.")
     asked = " and ".join(WORDS[query] for query in shares(experiment))
     if asked:
         raise Refused(f"This site's rows are declared in site.toml only, so it can answer nothing for {asked}.")
@@ -64,6 +67,16 @@ def read_rows(
         raise Refused("This site's rows are declared in site.toml only, so its training must come through tacit_mod.")
     examples = wire.whole(settings["examples"], what="examples in site.toml", least=1)
     return _unseen_rows(experiment, examples=examples, shape=settings.get("shape")), None, None
+
+
+def by_person(rows: Dataset, experiment: Experiment) -> Dataset:
+    """The rows person by person, where a person is the unit; else rows that nobody has. Raises: BadInput."""
+    if experiment.privacy.person_rows is None:
+        return replace(rows, person=None)
+    if rows.person is None:
+        raise BadInput(NO_PERSONS)
+    order = np.argsort(rows.person, kind="stable")
+    return replace(rows, x=rows.x[order], y=rows.y[order], person=rows.person[order])
 
 
 def _scaled(
@@ -98,6 +111,8 @@ def _own_rows(experiment: Experiment, *, name: str, path: str | None) -> Dataset
     if name not in population.names:
         raise BadInput(f"This experiment has no client of the site's name among its {len(population)}.")
     client = population[population.names.index(name)]
+    if dataset.person is not None:
+        raise Refused("At a site persons are read from a csv file of its own, and of no data that is dealt out.")
     return replace(dataset, x=client.x, y=client.y, client=None)
 
 
@@ -114,7 +129,7 @@ def parted(
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= LARGEST_SHARE:
         raise BadInput(f"Expected held_out in site.toml to be above 0 and at most {LARGEST_SHARE}, got {shown(share)}.")
     by = tossing or rows
-    held = coins(by.x, by.y, share=share, seed=0, purpose=f"held out at {settings['name']}")
+    held = coins(by.x, by.y, share=share, seed=0, purpose=f"held out at {settings['name']}", persons=by.person)
     return _divided(rows, held, "held_out in site.toml leaves the site no row to train on: lower it.")
 
 
@@ -125,7 +140,8 @@ def _without_held_out(rows: Dataset, experiment: Experiment, *, tossing: Dataset
         return rows, None
     if rows.mapped:
         raise BadInput("Rows that stay in a file are not divided: leave out data.held_out.")
-    held = coins(tossing.x, tossing.y, share=share, seed=experiment.seeds.data, purpose=EVALUATION)
+    by = {"seed": experiment.seeds.data, "purpose": EVALUATION, "persons": tossing.person}
+    held = coins(tossing.x, tossing.y, share=share, **by)
     return _divided(rows, held, "data.held_out leaves the site no row to train on: it needs rows, or a smaller share.")
 
 
@@ -133,7 +149,8 @@ def _divided(rows: Dataset, coins: Any, none_left: str) -> tuple[Dataset, HeldOu
     held = torch.from_numpy(coins)
     if bool(held.all()):
         raise BadInput(none_left)
-    return replace(rows, x=rows.x[~held], y=rows.y[~held]), HeldOut(rows.x[held], rows.y[held])
+    person = None if rows.person is None else rows.person[~coins]
+    return replace(rows, x=rows.x[~held], y=rows.y[~held], person=person), HeldOut(rows.x[held], rows.y[held])
 
 
 def _unseen_rows(experiment: Experiment, *, examples: int, shape: object) -> Dataset:

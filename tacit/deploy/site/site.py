@@ -141,7 +141,8 @@ class Site:
         rows, *_ = read_rows(self.folder, experiment, allowed.settings, local=self._local)
         notes = "".join(f" Note: {note}." for note in rows.notes)
         declared = declaration(experiment, limits, name=name, rows=rows)
-        return declared, b"", f"Takes part in {experiment.name} with {len(rows.y)} rows.{notes}"
+        many = f"{len(rows.y)} rows" + (f" of {rows.units} persons" if rows.person is not None else "")
+        return declared, b"", f"Takes part in {experiment.name} with {many}.{notes}"
 
     def _agree(self, asked: requests.Agree, limits: Limits) -> Decision:
         accepted, promised = self._begin(
@@ -177,7 +178,7 @@ class Site:
         if kind_of(experiment).plans.traits.trusts_server:
             raise Refused("The server does not speak Tacit, so it adds no noise: only local DP protects the site.")
         rows, *_ = read_rows(self.folder, experiment, allowed.settings, local=self._local)
-        roster = requests.Roster((name,), (len(rows.y),), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
+        roster = requests.Roster((name,), (rows.units,), (limits.epsilon,), privacy.run_delta, privacy.unit_kept)
         return self._begin(run, text, roster, limits)[0].agreement
 
     def _begin(

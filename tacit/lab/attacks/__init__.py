@@ -73,6 +73,10 @@ def attack(
     jobs = store.cores() if jobs is None else jobs
     check.at_least(1, jobs=jobs)
     plugin.refuse_passed(experiment.data.name, key="data.name")
+    if experiment.privacy.person_rows is not None:
+        raise BadInput(
+            'Attacks are about records and not known to privacy.unit = "person": `tacit audit` is, with canaries.'
+        )
     if experiment.privacy.ledger is not None:
         raise BadInput(
             "An attack runs the experiment many times, and each run would spend what others of privacy.ledger are left with: leave"

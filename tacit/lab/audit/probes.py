@@ -54,8 +54,11 @@ class Probe:
         x, y = self.x.to(device), self.y.to(device)
         targets = y.expand(count, *y.shape).clone()
         if self.muted is not None:
-            for start, stop in zip(old.offsets[:-1].tolist(), old.offsets[1:].tolist(), strict=True):
-                targets[start + 1 : stop : 2] = self.muted.to(device)
+            unit = np.arange(count) - np.repeat(old.offsets[:-1], old.rows)
+            if old.persons is not None:  # all rows of a person have one target
+                owner = np.repeat(np.arange(len(old.persons)), np.diff(old.persons.offsets))
+                unit = owner - owner[np.repeat(old.offsets[:-1], old.rows)]
+            targets[torch.from_numpy(unit % 2 == 1).to(device)] = self.muted.to(device)
         population = replace(old, x=x.expand(count, *x.shape), y=targets)
         if not parts.is_deployed:
             population.__dict__["row_digests"] = old.row_digests  # the noise of the rows that were there

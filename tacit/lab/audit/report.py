@@ -97,7 +97,7 @@ class RunAudit:
 
     def table(self) -> Drawn:
         """A row for each group of clients that were charged alike: promised, shown and measured stand side by side."""
-        who, groups = "record" if self.unit == "record" else "client", self.groups
+        who, groups = self.unit, self.groups
         title = f"{self.name}: epsilon by {who} at delta = {self.delta:g}, for clients charged alike"
         level = (
             f"{self.against}\na true promise is below what is measured as run half of the time: only `at least` accuses"

@@ -106,7 +106,9 @@ def _prepared(
     dataset, _, population = clients(first, before=before)
     if not len(dataset.test_y) and first.data.held_out is None:
         raise BadInput(price.NO_SCORE)
-    priced = price.composed(grid, replace(dataset, x=population.x, y=population.y, client=None), population, runs)
+    priced = price.composed(
+        grid, replace(dataset, x=population.x, y=population.y, client=None, person=None), population, runs
+    )
     for candidate in priced.runs:
         try:
             made = build(candidate.experiment)

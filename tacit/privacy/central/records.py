@@ -1,6 +1,6 @@
-"""Central DP of records: one noise on the sum of all clipped gradients, and each client its own epsilon by its own rate."""
+"""Central DP of records or persons: one noise on the sum of clipped gradients, and each client its epsilon by its own rate."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
-from tacit.privacy.guarantee import FLOATS, ONE_RECORD, Words
+from tacit.privacy.guarantee import FLOATS, UNITS, Words
 from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import Plan, Remaining, Traits
 from tacit.privacy.rates import Rates, advice, choose, rows, sampled
@@ -91,11 +91,11 @@ class RecordSumsPlan(Plan):
     def words(self, experiment: Experiment) -> Words:
         """Against everybody who sees the models; batches, where any are drawn, are the clients' secrets."""
         who = f"{self.chosen.words}, and one noise on their sum"
-        return Words(MODELS, ONE_RECORD, who, assumes=(*FLOATS, *self.chosen.assumes))
+        return Words(MODELS, UNITS[self.chosen.unit], who, assumes=(*FLOATS, *self.chosen.assumes))
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""
-        return f"central DP of records (noise once, on the sum{self.chosen.ratio})"
+        return f"central DP of {self.chosen.unit}s (noise once, on the sum{self.chosen.ratio})"
 
     @property
     def batch_shares(self) -> np.ndarray:
@@ -104,7 +104,8 @@ class RecordSumsPlan(Plan):
 
     def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         """A row for every group of clients with the same budget, each with its rates and what remains if batches are known."""
-        level = f"record level, {ONE_RECORD}, one Gaussian on the sum of all clients' {self.chosen.summed}"
+        unit = self.chosen.unit
+        level = f"{unit} level, {UNITS[unit]}, one Gaussian on the sum of all clients' {self.chosen.summed}"
         known = ((dp_accounting.GaussianDpEvent(self.chosen.multiplier), self.participations),)
         more = {"epsilon_batches_known": price.epsilon(known, delta=remaining.population.delta), "guarantee": level}
         events = [mechanism.event() for mechanism in self._mechanisms]
@@ -117,7 +118,7 @@ class RecordSumsPlan(Plan):
 
 
 class CentralRecords:
-    """The kind `central` with unit = "record": a trusted server adds the one noise that hides every record of every client."""
+    """The kind `central` with unit = "record" or "person": a trusted server adds the one noise that hides every one of them."""
 
     plans: type[Plan] = RecordSumsPlan
 
@@ -144,6 +145,7 @@ class CentralRecords:
             names=population.names,
         )
         who = samplers.of(experiment, len(population))
+        chosen = replace(chosen, unit=privacy.unit_kept)
         return RecordSumsPlan(privacy.clip, chosen, np.asarray(population.sizes), size, rounds, who)
 
     def refuse_at_site(self, experiment: Experiment) -> None:

@@ -20,7 +20,7 @@ from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import SUMS, SampledSumDpEvent
 from tacit.privacy.distributed.kind import ALL, Distributed, DistributedPlan, OneProcess, refuse_threshold
 from tacit.privacy.distributed.mechanism import LOG2_CUT, SharedNoise
-from tacit.privacy.guarantee import ACCOUNTANT, ONE_RECORD, Words
+from tacit.privacy.guarantee import ACCOUNTANT, UNITS, Words
 from tacit.privacy.integers import distance
 from tacit.privacy.mechanism import NoiseState
 from tacit.privacy.plan import Plan, Remaining, Traits
@@ -110,7 +110,7 @@ class SecretRecordsPlan(DistributedPlan):
         said = super().words(experiment)
         who = f"{self.chosen.words}, in {said.sampler}"
         who, assumes = who.partition(" (nothing is claimed")[0], (*said.assumes, *self.chosen.assumes)
-        return replace(said, relation=ONE_RECORD, sampler=who, accountant=ACCOUNTANT, assumes=assumes)
+        return replace(said, relation=UNITS[self.chosen.unit], sampler=who, accountant=ACCOUNTANT, assumes=assumes)
 
     def single_reports(self, guarantee: Guarantee, experiment: Experiment) -> tuple[Guarantee, ...]:
         """As of other sums: drawn batches stay secret, so their price keeps the rate."""
@@ -120,7 +120,7 @@ class SecretRecordsPlan(DistributedPlan):
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""
-        return f"distributed DP of records (noise once, on the sum{self.chosen.ratio})"
+        return f"distributed DP of {self.chosen.unit}s (noise once, on the sum{self.chosen.ratio})"
 
     @property
     def batch_shares(self) -> np.ndarray:
@@ -134,12 +134,15 @@ class SecretRecordsPlan(DistributedPlan):
         def most(of: Sequence[SampledSumDpEvent]) -> float:
             return max(price.epsilon(((event, self.participations),), delta=delta) for event in of)
 
+        unit = self.chosen.unit
+        level = f"{unit} level, {UNITS[unit]}, {noise.law} shares on the sum of all clients' {self.chosen.summed}"
+
         def more(ends: Sequence[int]) -> dict[str, Any]:
             return {
                 "epsilon_batches_known": most([replace(events[k], sampling_rate=1.0) for k in ends]),
                 "fewest_reports": noise.fewest,
                 "epsilon_single_reports": most([events[k].alone() for k in ends]),
-                "guarantee": f"record level, {ONE_RECORD}, {noise.law} shares on the sum of all clients' {self.chosen.summed}",
+                "guarantee": level,
             }
 
         return rows(self.chosen, self.sizes, remaining, events, rounds=self.participations, more=more)
@@ -153,7 +156,7 @@ class SecretRecordsPlan(DistributedPlan):
 
 
 class DistributedRecords:
-    """The kind `distributed` with unit = "record"."""
+    """The kind `distributed` with unit = "record" or "person"."""
 
     plans: type[Plan] = SecretRecordsPlan
 
@@ -191,6 +194,7 @@ class DistributedRecords:
         settings = {"rounds": rounds, "delta": population.delta, "parameters": size, "cap": privacy.rate_cap}
         settings["names"] = population.names
         chosen = choose(epsilons, sizes, cost=cost, multiplier=privacy.noise_multiplier, **settings)
+        chosen = replace(chosen, unit=privacy.unit_kept)
         grid = SumGrid(size, privacy.clip, float((chosen.rates * sizes).max()))  # its sensitivity is that of any batch
         groups, who = np.zeros(clients, dtype=int), samplers.of(experiment, clients)
         return SecretRecordsPlan(grid, (shares(chosen.multiplier, grid),), groups, rounds, who, chosen, sizes)  # type: ignore[arg-type]

@@ -101,7 +101,7 @@ def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: boo
         return Holdings(keyed(key, digest_of("whole holdings", *held, rows_digest(dataset.test_x, dataset.test_y))))
     rows: list[tuple[bytes, str]] = []
     for part in parts:
-        names = (part.names[k] for k in np.repeat(np.arange(len(part)), part.sizes).tolist())
+        names = (part.names[k] for k in np.repeat(np.arange(len(part)), part.rows).tolist())
         rows += zip(row_hashes(part.x, part.y, key=key), names, strict=True)
     rows += ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y, key=key))
     if whole:

@@ -504,12 +504,12 @@ class Ledger:
         return self._before[unit].of(client)
 
     def other_runs(self, unit: Unit, *, apart: bool = False) -> int:
-        """How many other runs have sealed a price in this unit; with `apart`, in the other one. The two are never added."""
+        """How many other runs have sealed a price in this unit; with `apart`, in another one. Units are never added."""
         self._forget_if_changed()
-        if apart:
-            unit = next(other for other in get_args(Unit) if other != unit)
-        self.before(ALL, unit)
-        return self._before[unit].runs
+        units = [other for other in get_args(Unit) if other != unit] if apart else [unit]
+        for each in units:
+            self.before(ALL, each)
+        return sum(self._before[each].runs for each in units)
 
     def other_releases(self, unit: Unit) -> int:
         """How many of the other runs of a unit are no run of Tacit's, but another release (`charge`)."""
