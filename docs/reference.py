@@ -44,6 +44,7 @@ EXTENDED = {  # a part that somebody else writes is built on these
     "tacit.privacy.ledger.reader": ("find", "entries", "accounts", "totals", "spent", "faults"),
     "tacit.privacy.guarantee": ("shown",),
     "tacit.engine.assemble": ("build",),
+    "tacit.deploy.flower_mod": ("update_mod", "clientapp"),
     "tacit.deploy.site.limits": ("make_site",),
     "tacit.deploy.server.client": ("tacit_mod", "greet", "client_app", "LocalGrid"),
     "tacit.deploy.server.server": ("Call", "serve"),

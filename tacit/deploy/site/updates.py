@@ -132,11 +132,9 @@ def _read(round: object, received: Arrays, limits: Limits) -> tuple[int, bytes]:
 def _charge(paid: Paid, limits: Limits, updates: Updates, assumes: tuple[str, ...]) -> None:
     settings, event, rounds = layout.read_settings(paid.site), paid.mechanism.event(), updates.rounds
     budget, name = Budget(limits.epsilon, limits.delta * updates.delta_share, "client"), settings["name"]
-    client, data = Client(0, name, budget, torch.empty(0), torch.empty(0)), settings.get("data")
-    # named as a Tacit run of the same file names it, so that both are charged to one ledger
-    population = f"{Path(data).suffix[1:]}:{data}" if data else f"site:{name}"
+    client = Client(0, name, budget, torch.empty(0), torch.empty(0))
     options = {"run": paid.slot.folder.name, "delta": limits.delta, "rounds": rounds, "spare": False}
-    with closing(open_ledger(paid.site, settings, population=population, **options)) as ledger:
+    with closing(open_ledger(paid.site, settings, population=None, **options)) as ledger:
         most = ledger.rounds_left(client, event, hint=rounds)
         if most and not ledger.charged_rounds():
             privacy = {"kind": "local", "unit": "client", "epsilon": limits.epsilon, "delta": budget.delta}
@@ -145,9 +143,7 @@ def _charge(paid: Paid, limits: Limits, updates: Updates, assumes: tuple[str, ..
             text = agreed(said, client=name, epsilon=seal(budget, event, most=most).epsilon)
             folder = layout.make_folder(paid.slot.folder)
             write_promise(folder, f"{text}\n{DECIDED.format(most)}", said)
-        ledger.open_round(
-            paid.slot.round, uuid.uuid4().hex
-        )  # no noise is drawn twice: every attempt is another release
+        ledger.open_round(paid.slot.round, uuid.uuid4().hex)  # every attempt draws other noise
         if not ledger.admit([client], lambda _: event, hint=rounds):
             of_it = f"of which a job may have {rounds} rounds and {updates.delta_share:g} of delta,"
             raise BudgetExhausted(

@@ -4,6 +4,7 @@ import json
 import re
 import sqlite3
 import sys
+from pathlib import Path
 
 import dp_accounting
 import numpy as np
@@ -337,6 +338,15 @@ def test_a_job_that_asks_with_anything_else_is_refused_before_anything_is_charge
 
 
 # What the site's people read.
+
+
+def test_the_budget_file_of_the_page_is_one_that_works_and_seals_what_the_page_says(site):
+    page = (Path(__file__).parents[3] / "docs" / "how-to-beside-other-frameworks.md").read_text("utf-8")
+    (text,) = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
+    folder = site()
+    (folder / "budget.toml").write_text(text)
+    answer(folder)
+    assert f"(here epsilon {np.ceil(100 * rows(folder, 'epsilon')[0][0]) / 100})" in text
 
 
 def test_the_promise_names_the_unit_the_adversary_the_limit_and_what_the_job_decides(site):
