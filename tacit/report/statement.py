@@ -82,6 +82,10 @@ def of_folder(folder: Path) -> Stated:
 
 def _of_run(folder: Path, *, deployed: bool) -> Stated:
     files = read(folder)
+    if files.clients is None and files.summary is None:
+        raise BadInput(
+            f"{folder} holds a model alone, or a run that has not come to its clients: nothing is promised yet."
+        )
     promise, summary = privacy_of(files, quick=False)[0], files.summary or {}
     state = "has not ended" if not summary else "has ended"
     state += f" ({len(files.rounds)} of {files.experiment.train.rounds} rounds)"

@@ -210,6 +210,14 @@ def test_a_damaged_folder_is_one_sentence_exit_code_2_and_no_statement(tmp_path,
     assert not (place / statement.PAGE).exists()
 
 
+def test_a_model_alone_and_a_run_before_its_clients_have_no_statement(tmp_path, ended):
+    (tmp_path / "model").mkdir()
+    for name in ("experiment.toml", "run.json", "model.safetensors"):
+        shutil.copy(ended / name, tmp_path / "model")
+    with pytest.raises(BadInput, match="holds a model alone, or a run that has not come to its clients"):
+        statement.of_folder(tmp_path / "model")
+
+
 def test_a_file_that_is_no_statement_is_not_overwritten(tmp_path, ended):
     place = shutil.copytree(ended, tmp_path / "run")
     (place / statement.PAGE).write_text("mine")
