@@ -176,6 +176,7 @@ class Guarantee:
     also: tuple["Guarantee", ...] = ()  # what holds against somebody who can see more
     others: Others | None = None  # where the ledger holds other runs
     whom: str = "every client"
+    unpromised: tuple[str, ...] = ()  # clients that opted out; `whom` says so
 
     def __post_init__(self) -> None:
         if not 0 <= self.epsilon_min <= self.epsilon_median <= self.epsilon_max:

@@ -86,6 +86,7 @@ class PopulationStatistics:
     rounds: float = 1.0  # in how many a client is expected to take part
     most_epsilon: float = math.inf
     most_examples: float = math.inf
+    least_noise: float = 0.0  # what a client that adds none is weighed by
 
     def facts(self, examples: int, epsilon: float) -> dict[str, Any]:
         """What a client is weighed by: what it declares, up to what one may count for."""

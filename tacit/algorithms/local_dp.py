@@ -28,7 +28,7 @@ class LocalDP(Served):
     server: Server
     local: Callable[..., Trained]
 
-    def cost(self, client: Client) -> DpEvent:
+    def cost(self, client: Client) -> DpEvent | None:
         return self.mechanism(client).event()
 
     def train(self, work: Workspace, received: Message, client: Client, derive: Derive) -> Trained:  # lines 6, 8-15
@@ -41,7 +41,7 @@ class LocalDP(Served):
         if not isinstance(trained.update, Private):
             raise TypeError("local DP releases only updates that carry their noise")
         facts = self.server.statistics.facts(client.size, client.budget.epsilon) | {
-            "noise_std": trained.update.noise_std
+            "noise_std": max(trained.update.noise_std, self.server.statistics.least_noise)
         }
         update = trained.update.vector.to(received.tensors["params"].device)
         tensors, more = self.server.rule.send(update, facts, received)  # post-processing

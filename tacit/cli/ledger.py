@@ -13,7 +13,7 @@ from rich.text import Text
 from tacit.deploy.site.layout import BUDGET, promises
 from tacit.deploy.site.limits import Limits, read_limits
 from tacit.errors import BadInput, TacitError
-from tacit.privacy.guarantee import shown, shown_delta
+from tacit.privacy.guarantee import NOTHING_PROMISED, shown, shown_delta
 from tacit.privacy.ledger import disk, reader
 from tacit.privacy.ledger.disk import COLUMNS, QUERY
 from tacit.privacy.ledger.ledger import ROUNDING
@@ -29,8 +29,22 @@ def show(path: Path, delta: float | None) -> None:
     console.width = max(console.width, WIDE)  # rather a wrapped line than half a number
     for table in (by_client(path, delta=delta), by_run(path), by_charge(path)):
         console.print(table.terminal(box.HEAVY_HEAD if table.title else None, caption=" ".join(table.notes)))
+    for name in opted_out(path):
+        console.print(
+            Text(f"{name} opted out of the run beside this ledger: {NOTHING_PROMISED}, and nothing is charged.")
+        )
     for run, promise in promises(path):
         console.print(Text(f"Promised in run {run[:8]}: {promise}"))
+
+
+def opted_out(path: Path) -> list[str]:
+    """The clients that opted out of the run whose own ledger this is; nobody where its folder does not say."""
+    file = reader.find(path).parent / "clients.json"
+    try:
+        known = json.loads(file.read_text("utf-8"))
+        return [str(known["names"][index]) for index in known.get("opted_out", [])]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
 
 
 def export(path: Path, to: Path) -> None:

@@ -73,6 +73,7 @@ def _factors(model: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
 
 # Who has which rows, with which budget.
 
+NAMED_AT_MOST = 5  # clients in a sentence
 PERSONAL = "own evaluation"  # of the coin that says which of a client's rows are for its own evaluation alone
 
 
@@ -239,6 +240,10 @@ class Parts(TrainingTask):
             rows = self.dataset.unprotected
             fixed = (f"{rows} of the clients' own records are test rows, for which nothing is promised", *fixed)
         found = promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
+        if out := tuple(self.population.names[index] for index in sorted(self.plan.opted_out)):
+            some = check.some(out, NAMED_AT_MOST)
+            whom = f"every client but {some}, which opted out and {'is' if len(out) == 1 else 'are'} promised nothing"
+            found = replace(found, whom=whom, unpromised=out)
         if self.attack is None:
             return found
         bad, everybody = len(self.attack[0].malicious), self.attack[0].everybody
@@ -246,7 +251,7 @@ class Parts(TrainingTask):
             f"each of the {everybody - bad} honest clients (what the {bad} malicious ones of this simulation send is the"
             " adversary's own, and nothing is promised for their records)"
         )
-        return replace(found, whom=whom)
+        return replace(found, whom=f"{whom}, {found.whom.partition('every client ')[2]}" if out else whom)
 
     @property
     def cohort(self) -> int:
@@ -304,6 +309,16 @@ def assemble(
         raise BadInput(
             "With central DP a round goes on whoever is drawn, even nobody (waiting for more would give away who took part):"
             " leave out train.min_clients."
+        )
+    for index in sorted(plan.opted_out)[:1] if place != "simulation" else ():
+        raise BadInput(
+            f"Client {population.names[index]} sets no limit (epsilon = inf), and in a deployment no site opts out of the promise:"
+            " name a finite epsilon for it."
+        )
+    if plan.opted_out and experiment.audit.canaries is not None:
+        raise BadInput(
+            "Canaries at a client that opted out (epsilon = inf) would prove nothing: leave out [audit], or name a finite epsilon"
+            " for every client."
         )
     if local is not None and plan.traits.own_training:
         raise Refused(FOREIGN)

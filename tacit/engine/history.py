@@ -179,6 +179,8 @@ def note_clients(parts: Parts, ledger: Ledger | None, folder: Folder, *, simulat
         "parameters": parts.params.numel(),
         "notes": list(parts.dataset.notes),
     }
+    if parts.plan.opted_out:
+        record["opted_out"] = sorted(parts.plan.opted_out)
     if (shares := parts.plan.batch_shares) is not None:
         record["batch_shares"] = shares.tolist()
     folder.write("clients.json", json.dumps(record).encode())

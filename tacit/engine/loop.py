@@ -224,7 +224,9 @@ class BudgetTracker:
         self._beside = ThreadPoolExecutor(1) if ledger is not None and parts.theta.is_cuda else None
         self._coming: dict[tuple[Budget, price.Composition], Future[float]] = {}
         if ledger is not None:
-            epsilons = parts.population.epsilons
+            epsilons, out = parts.population.epsilons.copy(), [*parts.plan.opted_out]
+            if out:  # of these nothing is spent
+                epsilons[out] = np.delete(epsilons, out)[0]
             self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
             self._find_ends(ledger)
             self._stride = -(-self._sampler.slots(None, rounds=self._rounds) // MARKS)
@@ -341,7 +343,9 @@ class BudgetTracker:
         return len(self._out)
 
     def _pays(self, client: Client) -> bool:
-        return self._ledger is None or self._ledger.rounds_left(client, self._cost(client), hint=self._hint) >= 1
+        if self._ledger is None or client.index in self._parts.plan.opted_out:
+            return True
+        return self._ledger.rounds_left(client, self._cost(client), hint=self._hint) >= 1
 
     def _at_most(self, client: Client, ledger: Ledger) -> float:
         event, unit = self._cost(client), client.budget.unit

@@ -125,6 +125,7 @@ CLIENTS = {
     "labels": [[_is_count]],
     "together": _is_count,
     "batch_shares?": [is_number],
+    "opted_out?": [_is_count],
     "ledger?": str,
     "guarantee?": PROMISE
     | {"epsilon": dict.fromkeys(RANGE, lambda end: is_number(end) and end >= 0)}

@@ -30,7 +30,7 @@ from tacit.engine.assemble import Parts
 from tacit.engine.summed import begin_sums, settle_sums
 from tacit.engine.trainers import Carried, ClientDerive, OverTensors, Pending, Task, task, task_of, workspace_of
 from tacit.errors import TacitError, TrainingDiverged
-from tacit.privacy.local import SampledGaussian, row_noise
+from tacit.privacy.local import DRAWN_AT_ONCE, row_noise
 from tacit.privacy.mechanism import TrainingMechanism
 from tacit.random import Stream
 from tacit.training.batches import Batches, Shifts, Viewed, filled, later, over_views, sent, shuffled_cohort
@@ -408,7 +408,7 @@ class InStep:
 
 def noised_there(mechanisms: Sequence[TrainingMechanism], streams: Sequence[Stream]) -> bool:
     """Whether a device draws the noise: of mechanisms that it knows, and of streams that a seeded simulation has."""
-    plain = all(type(mechanism) is SampledGaussian for mechanism in mechanisms)
+    plain = all(type(mechanism) in DRAWN_AT_ONCE for mechanism in mechanisms)
     return plain and all(isinstance(stream, DeviceStream) for stream in streams)
 
 

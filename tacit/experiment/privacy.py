@@ -16,6 +16,10 @@ KINDS = ("none", "local", "central", "distributed")
 ADAPTIVE_START = 0.1  # the first clip of arXiv:1905.03871, from which it grows
 ROWS_PER_PERSON = 8  # of a person with more; it costs time and no privacy
 SMALLEST_CLIP = 1e-12  # below, norms and noise leave float32, and a clip means nothing (tacit/training/sgd.py)
+ALL_OPT_OUT = (
+    "privacy.epsilon = inf opts a client out, and here every client does, so nothing would be promised to anybody: set"
+    ' privacy.kind = "none", or name a finite epsilon for some.'
+)
 Epsilon = float | tuple[float, ...] | str | dict[str, float] | dict[str, str]
 Unit = Literal["record", "person", "client"]
 
@@ -42,8 +46,8 @@ class AdaptiveClip(Section):
 
 class PrivacySection(Section):
     """What every kind has. `epsilon` is a number, a list, a table by client, a distribution's name or {file = "..."}; inf sets
-    no limit. `delta` is for all runs of a ledger together; `delta_share` is this run's part of it, and a must where `ledger`
-    names one that runs share."""
+    no limit, and beside finite ones opts a client out of local noise that is made for each epsilon. `delta` is for all runs of
+    a ledger together; `delta_share` is this run's part of it, and a must where `ledger` names one that runs share."""
 
     public_cohorts: ClassVar[bool] = False  # whether everybody may know who takes part in a round: of the sampler
 
@@ -86,10 +90,35 @@ class PrivacySection(Section):
             )
         if self.noise_said and self.strategy == "spread":
             raise BadInput('strategy = "spread" derives the noise from epsilon: remove privacy.noise_multiplier.')
-        if isinstance(self.epsilon, int | float) and self.epsilon != math.inf:
-            check.positive(**{"privacy.epsilon": self.epsilon})
+        for name, value in self._named().items():
+            if value != math.inf:
+                check.positive(**{f"privacy.epsilon{name}": value})
         if self.kind != "none" and self.epsilon is None:
             raise BadInput(f'privacy.kind = "{self.kind}" needs privacy.epsilon (inf sets no limit, and must be said).')
+        if math.inf in self.listed:
+            self._refuse_endless()
+
+    def _refuse_endless(self) -> None:
+        endless = self.level == "maximum" or all(value == math.inf for value in self.listed)
+        if self.opts_out and endless:
+            raise BadInput(ALL_OPT_OUT)
+        if self.kind not in ("central", "distributed") or (self.level == "minimum" and not endless):
+            return
+        if self.own_rates or self.sums_records or not (endless or self.noise_said):
+            raise BadInput(
+                "privacy.epsilon = inf sets no limit: no noise or sampling rate follows from it, and nobody can opt out of a sum:"
+                " give every client a number."
+            )
+        if not self.noise_said:
+            raise BadInput(
+                "privacy.epsilon = inf sets no limit, so there is no noise to derive: set privacy.noise_multiplier."
+            )
+
+    @property
+    def opts_out(self) -> bool:
+        """Whether a client whose epsilon is infinite opts out: each has its own noise, made for its own epsilon. Where the noise is
+        given, or one for all, such a client is noised and charged like any other, and sets no limit."""
+        return self.kind == "local" and self.rule == "spread"
 
     @property
     def foreign(self) -> bool:
@@ -123,18 +152,20 @@ class PrivacySection(Section):
         """Whether whole clients are drawn in secret, each as often as its own epsilon pays for."""
         if self.kind != "central" or self.sums_records or self.public_cohorts or self.level != "own":
             return False
-        if isinstance(self.epsilon, dict) and "file" in self.epsilon:
-            return True
-        return isinstance(self.epsilon, str) or len(set(self.listed)) > 1
+        return (self.epsilon is not None and not self.listed) or len(set(self.listed)) > 1
 
     @property
     def listed(self) -> tuple[Any, ...]:
         """The epsilons that are written in the experiment itself: one for all, or each client's; empty where they are elsewhere."""
+        return tuple(self._named().values())
+
+    def _named(self) -> dict[str, Any]:
         if isinstance(self.epsilon, dict):
-            return tuple(self.epsilon.values())
-        return (
-            self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon,) * isinstance(self.epsilon, int | float)
-        )
+            in_file = set(self.epsilon) == {"file"} and isinstance(self.epsilon["file"], str)
+            return {} if in_file else {f" of {name}": value for name, value in self.epsilon.items()}
+        if isinstance(self.epsilon, tuple):
+            return {f"[{place}]": value for place, value in enumerate(self.epsilon)}
+        return {"": self.epsilon} if isinstance(self.epsilon, int | float) else {}
 
     @property
     def run_delta(self) -> float:

@@ -36,6 +36,7 @@ UNITS = {"record": ONE_RECORD, "person": ONE_PERSON}  # that gradients are clipp
 RECORD_LEVEL = f"record level, {ONE_RECORD}, Poisson-sampled Gaussian"
 ONE_CLIENT = "add or remove one client"
 EMPTIED = "empty one client (its update is then zero)"
+NOTHING_PROMISED = "nothing promised"  # in the place of an epsilon, where there is none
 ACCOUNTANT = "the least of PLD, RDP and the closed form for Gaussians"
 # A limit is no price: which of the accountant's bounds is the least is known when releases are charged (`spent_by`).
 LIMIT = (
@@ -101,12 +102,16 @@ def spent_by(
     unit, spent, bounds = guarantee.unit, np.zeros(len(population)), list[dict[str, str]]()
     compositions, shared = ledger.compositions(unit), ledger.composition(None, unit)
     for index, name in enumerate(population.names):
+        if name in guarantee.unpromised:
+            spent[index] = np.nan
+            continue
         composition = price.compose((seen(event), count) for event, count in compositions.get(name, shared))
         spent[index] = price.epsilon(composition, delta=guarantee.delta)
         if composition:
             bounds.append(price.methods(composition, delta=guarantee.delta))
-    low, middle, high = (float(value) for value in (spent.min(), np.median(spent), spent.max()))
-    others = _others(guarantee, ledger, dict(zip(population.names, spent.tolist(), strict=True)), seen)
+    alone = {name: one for name, one in zip(population.names, spent.tolist(), strict=True) if not math.isnan(one)}
+    low, middle, high = (float(of([*alone.values()])) for of in (np.min, np.median, np.max))
+    others = _others(guarantee, ledger, alone, seen)
     accountant = price.named(bounds) or guarantee.accountant
     ends = {"epsilon_min": low, "epsilon_median": middle, "epsilon_max": high}
     return replace(guarantee, accountant=accountant, **ends, others=others)

@@ -20,10 +20,11 @@ from tacit.data.population import Population
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, TRAINED_ON
+from tacit.experiment.privacy import ALL_OPT_OUT
 from tacit.privacy import samplers
 from tacit.privacy.accounting import price
 from tacit.privacy.accounting.events import SideDpEvent
-from tacit.privacy.guarantee import EMPTIED, RECORD_LEVEL, UNITS, Words
+from tacit.privacy.guarantee import EMPTIED, NOTHING_PROMISED, RECORD_LEVEL, UNITS, Words
 from tacit.privacy.mechanism import NoiseState
 from tacit.privacy.plan import Plan, Remaining
 from tacit.privacy.queries.mechanism import NOTHING, Queries, budgets, priced, queries_of
@@ -111,10 +112,27 @@ class SampledGaussian:
         return _event(self.noise_multiplier, self.sampling_rate, self.steps, self.split)
 
 
+@dataclass(frozen=True)
+class Unnoised(SampledGaussian):
+    """The steps of a client that opted out: drawn and clipped like everybody's, and released without any noise. Nothing is promised
+    of them, so they have no price. Raises: BadInput for noise."""
+
+    def __post_init__(self) -> None:
+        if self.noise_multiplier:
+            raise BadInput("A client that opted out adds no noise.")
+        SampledGaussian(1.0, self.clip, self.sampling_rate, self.steps)  # refuses numbers that are out of range
+
+    def event(self) -> None:  # type: ignore[override]
+        """None: nothing is charged."""
+
+
 @lru_cache(maxsize=1 << 16)
 def _event(noise_multiplier: float, sampling_rate: float, steps: int, split: str) -> DpEvent:
     one = dp_accounting.PoissonSampledDpEvent(sampling_rate, dp_accounting.GaussianDpEvent(noise_multiplier))
     return dp_accounting.SelfComposedDpEvent(SideDpEvent(split, TRAINED_ON, one) if split else one, steps)
+
+
+DRAWN_AT_ONCE = (SampledGaussian, Unnoised)
 
 
 def row_noise(mechanisms: Sequence[SampledGaussian], *, clip: float) -> torch.Tensor:
@@ -122,7 +140,7 @@ def row_noise(mechanisms: Sequence[SampledGaussian], *, clip: float) -> torch.Te
     own. Raises: BadInput for any other sensitivity, and TypeError for any other mechanism, whose noise may be something
     else."""
     for mechanism in mechanisms:
-        if type(mechanism) is not SampledGaussian:
+        if type(mechanism) not in DRAWN_AT_ONCE:
             raise TypeError("only the noise of SampledGaussian is drawn for several clients at once")
         if clip != mechanism.clip:
             raise BadInput(f"This noise is made for sensitivity {mechanism.clip}, got a vector of {clip}.")
@@ -147,6 +165,7 @@ class LocalPlan(Plan):
     sampler: samplers.Participation
     unit: Unit = "record"
     queries: Queries = NOTHING
+    opted_out: frozenset[int] = frozenset()
 
     @property
     def training_clip(self) -> float:
@@ -160,6 +179,8 @@ class LocalPlan(Plan):
         """What the client runs in one round, and what that costs. Raises: BadInput for a client whose noise is not known here
         (NaN): a site plans its own alone."""
         k = client.index
+        if k not in self._known and k in self.opted_out:
+            self._known[k] = Unnoised(0.0, self.clip, float(self.rates[k]), int(self.steps[k]))
         if k not in self._known:
             noise = float(self.multipliers[k]), self.clip, float(self.rates[k]), int(self.steps[k])
             self._known[k] = SampledGaussian(*noise, split=self.queries.split)
@@ -172,11 +193,13 @@ class LocalPlan(Plan):
     def update_noise(self, sizes: np.ndarray, *, learning_rate: float, descent: Descent = PLAIN) -> np.ndarray:
         """The noise per coordinate of every client's update, as `DpSgd` states it: eta z C sqrt(steps) / (q n). In steps that
         are not plain, sqrt(steps) is what `descent` makes of it. An update that is noised as a whole (client level) has z
-        C. It follows from public numbers alone, so a rule may weigh by it."""
-        if self.unit == "client":
-            return self.multipliers * self.clip
-        growth = descent.growth(self.steps, learning_rate=learning_rate)
-        return learning_rate * self.multipliers * self.clip * growth / (self.rates * sizes)
+        C. It follows from public numbers alone, so a rule may weigh by it. To a rule, a client that opted out has the least
+        noise of all: with none it would count alone, however its data differ."""
+        noise = self.multipliers * self.clip
+        if self.unit != "client":
+            growth = descent.growth(self.steps, learning_rate=learning_rate)
+            noise = learning_rate * self.multipliers * self.clip * growth / (self.rates * sizes)
+        return np.where(noise == 0, noise.min(where=noise > 0, initial=np.inf), noise)
 
     def longest(self, index: int, sizes: np.ndarray, sent: torch.Tensor, *, rate: float, descent: Descent) -> float:
         """A step moves by eta C / q and weight decay at most, and normals end at 10.8 sigma."""
@@ -212,7 +235,8 @@ class LocalPlan(Plan):
         population, rate, descent = wiring.population, wiring.experiment.train.learning_rate, wiring.descent
         rule = wiring.rule(self.rule(wiring.experiment, population))
         noise = self.update_noise(population.sizes, learning_rate=rate, descent=descent)
-        statistics = wiring.statistics(noise, wiring.takes_part(self.sampler.rate))
+        least = float(noise.min()) if self.opted_out else 0.0
+        statistics = wiring.statistics(noise, wiring.takes_part(self.sampler.rate), least_noise=least)
         if self.unit == "client":
             server = wiring.server(rule, statistics, control=wiring.control(rule, statistics))
             return LocalDP(self.mechanism, server, NoisedUpdate(wiring.training))
@@ -226,7 +250,8 @@ class LocalPlan(Plan):
 
     def title(self, experiment: Experiment) -> str:
         asked = " and ".join(self.queries.multipliers)
-        return f"local DP ({experiment.privacy.rule}{f', beside it {asked}' if asked else ''})"
+        out = f", {len(self.opted_out)} opted out" if self.opted_out else ""
+        return f"local DP ({experiment.privacy.rule}{f', beside it {asked}' if asked else ''}{out})"
 
     def rows(self, remaining: Remaining) -> list[dict[str, Any]]:
         table = []
@@ -235,7 +260,10 @@ class LocalPlan(Plan):
             costs = {end: self.mechanism(remaining.population[end]).event() for end in ends}
             pays = {"hint": self.participations}
             left = [
-                remaining.rounds(end, cost, queries=self.queries.events(end), **pays) for end, cost in costs.items()
+                self.participations
+                if cost is None
+                else remaining.rounds(end, cost, queries=self.queries.events(end), **pays)
+                for end, cost in costs.items()
             ]
             z, rate, steps = self.multipliers[members], self.rates[members], self.steps[members]
             table.append(
@@ -247,7 +275,7 @@ class LocalPlan(Plan):
                     **self._asked(remaining, members),
                     "planned_rounds": self.participations,
                     "affordable_rounds": [min(left), max(left)],
-                    "guarantee": LEVELS[self.unit],
+                    "guarantee": LEVELS[self.unit] if costs[ends[0]] else NOTHING_PROMISED,
                 }
             )
         return table
@@ -283,7 +311,8 @@ class Local:
         who, unknown = samplers.of(experiment, len(population)), np.full(len(population), np.nan)
         turns, each = who.planned(train.rounds), record_steps(experiment, population)
         queries = queries_of(experiment, population)
-        plan = LocalPlan(privacy.clip, turns, *each, unknown, who, privacy.unit_kept, queries)
+        opted_out = frozenset(np.flatnonzero(np.isinf(population.epsilons)).tolist() if privacy.opts_out else ())
+        plan = LocalPlan(privacy.clip, turns, *each, unknown, who, privacy.unit_kept, queries, opted_out)
         noised = spread if privacy.rule == "spread" else same_noise
         return replace(plan, multipliers=noised(plan, experiment, population, own=own))
 
@@ -293,18 +322,16 @@ class Local:
 
 def spread(plan: LocalPlan, experiment: Experiment, population: Population, *, own: int | None = None) -> np.ndarray:
     """Each client's multiplier, so that its rounds, and its queries, cost at most what is left of its epsilon, as was
-    computed. Whoever is one client (`own`) needs no other's, and 10,000 sizes are hours of work: those stay NaN. Raises:
-    BadInput for a client with an infinite epsilon, and where no noise keeps an epsilon."""
-    for index in np.flatnonzero(np.isinf(population.epsilons))[:1]:
-        name = population.names[int(index)]
-        raise BadInput(
-            f"Client {name} sets no limit (epsilon = inf), so strategy = spread has no noise to give it: name a finite epsilon."
-        )
-    multipliers = np.full(len(population), np.nan)
+    computed. Whoever is one client (`own`) needs no other's, and 10,000 sizes are hours of work: those stay NaN. Who opted
+    out has 0. Raises: BadInput where all opted out, and where no noise keeps an epsilon."""
+    limited = np.isfinite(population.epsilons)
+    if not limited.any():
+        raise BadInput(ALL_OPT_OUT)
+    multipliers = np.where(limited, np.nan, 0.0)
     kinds, inverse = np.unique(np.column_stack([plan.rates, plan.steps]), axis=0, return_inverse=True)
     for kind in range(len(kinds)):
-        mine = np.flatnonzero(inverse.ravel() == kind)
-        if own is not None and own not in mine:
+        mine = np.flatnonzero((inverse.ravel() == kind) & limited)
+        if not len(mine) or (own is not None and own not in mine):
             continue
         settings = _priced_as(plan, experiment, population, int(mine[0]))
         if plan.queries.multipliers:

@@ -96,6 +96,7 @@ class Charging(ABC):
     participations: int  # rounds that a budget is made to last
     sampler: samplers.Participation
     queries: Queries = NOTHING  # what clients answer beside training, each once
+    opted_out: frozenset[int] = frozenset()  # clients that are promised nothing: neither noised nor charged
 
     @property
     def min_reports(self) -> int:

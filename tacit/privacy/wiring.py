@@ -113,12 +113,18 @@ class Wiring:
         not there, or options it does not take."""
         return rules.of(self.experiment.aggregate, name)
 
-    def statistics(self, noise_stds: np.ndarray, rounds: float = 1.0) -> PopulationStatistics:
-        """What is public of the clients, each counting for at most its share of what all declare (`aggregate.most_share`)."""
+    def statistics(
+        self, noise_stds: np.ndarray, rounds: float = 1.0, *, least_noise: float = 0.0
+    ) -> PopulationStatistics:
+        """What is public of the clients, each counting for at most its share of what all declare (`aggregate.most_share`); an
+        epsilon of a client that opted out as the largest of the others'."""
         population, most = self.population, self.experiment.aggregate.most_share
-        epsilon, examples = ceiling(population.epsilons, most), ceiling(population.sizes, most)
+        epsilons = population.epsilons
+        if self.experiment.privacy.opts_out:
+            epsilons = np.minimum(epsilons, epsilons.max(where=np.isfinite(epsilons), initial=0.0) or np.inf)
+        epsilon, examples = min(ceiling(epsilons, most), float(epsilons.max())), ceiling(population.sizes, most)
         whole = examples if examples == np.inf else max(1, int(examples))
-        return PopulationStatistics(np.minimum(population.epsilons, epsilon), noise_stds, rounds, epsilon, whole)
+        return PopulationStatistics(np.minimum(epsilons, epsilon), noise_stds, rounds, epsilon, whole, least_noise)
 
     def facts(self, statistics: PopulationStatistics) -> Iterator[dict[str, Any]]:
         """What each client is weighed by, in their order."""

@@ -15,7 +15,7 @@ from tacit.engine.run_files import RunFiles
 from tacit.experiment import Experiment
 from tacit.experiment.file import dumps
 from tacit.parts import metrics
-from tacit.privacy.guarantee import sentence, shown
+from tacit.privacy.guarantee import NOTHING_PROMISED, sentence, shown
 from tacit.report import spending
 from tacit.report.closing import facts, not_better
 from tacit.types import Guarantee
@@ -243,17 +243,19 @@ def privacy_of(files: RunFiles, *, quick: bool) -> tuple[dict[str, Any] | None, 
     promise, known, summary = files.guarantee, files.clients, files.summary
     names = [str(name) for name in known["names"]] if known else []
     curves, spent, taken, shared, last = list[dict[str, Any]](), None, None, {}, dict[str, int]()
-    planned = files.experiment.train.rounds
+    planned, out = files.experiment.train.rounds, {*(known or {}).get("opted_out", [])}
     if promise and known and files.ledger:
         charges = spending.read(
             files.ledger, run=files.run, unit=promise["unit"], planned=planned, delta=promise["delta"]
         )
-        curves = spending.groups(charges, names, known["limits"], planned=planned, done=len(files.rounds))
+        promised = [index for index in range(len(names)) if index not in out]
+        each = [names[index] for index in promised], [known["limits"][index] for index in promised]
+        curves = spending.groups(charges, *each, planned=planned, done=len(files.rounds))
         for curve in curves:
             curve["epsilon"] = [short(value, up=True) for value in curve["epsilon"]]
         spent, last = _spent(files, charges, names, quick=quick), {name: charges.last_round(name) for name in names}
         if summary is None and spent:
-            ends = sorted(total - charges.before(name) for total, name in zip(spent, names, strict=True))
+            ends = sorted(spent[index] - charges.before(names[index]) for index in promised)
             promise = promise | {"epsilon": {"min": ends[0], "median": ends[len(ends) // 2], "max": ends[-1]}}
         taken, shared = [charges.rounds(name) for name in names], {"shared": any(map(charges.before, names))}
     clients = None
@@ -261,11 +263,11 @@ def privacy_of(files: RunFiles, *, quick: bool) -> tuple[dict[str, Any] | None, 
         total, sizes = len(names), sorted(known["records"])
         clients = shared | {"count": total, "records": [sizes[0], sizes[total // 2], sizes[-1]] if sizes else None}
         if total <= MOST_CLIENTS:
-            prices = [short(value, up=True) for value in spent] if spent else None
+            prices = [None if k in out else short(value, up=True) for k, value in enumerate(spent)] if spent else None
             clients |= {
                 "names": names,
                 "sizes": known["records"],
-                "limits": known["limits"],
+                "limits": [NOTHING_PROMISED if k in out else limit for k, limit in enumerate(known["limits"])],
                 "spent": prices,
                 "taken": taken,
             }

@@ -21,7 +21,7 @@ from tacit.experiment import Experiment
 from tacit.experiment.extras import EVALUATION, WORDS, shares
 from tacit.parts import metrics, tasks
 from tacit.personal import one
-from tacit.privacy.guarantee import shown, shown_delta
+from tacit.privacy.guarantee import NOTHING_PROMISED, shown, shown_delta
 from tacit.privacy.ledger import reader as ledgers
 from tacit.privacy.ledger.disk import ALL
 from tacit.privacy.ledger.ledger import NOTHING, ROUNDING, Before
@@ -60,6 +60,7 @@ def table(answer: list[dict[str, Any]]) -> Drawn:
     same = [name for name in heads if name not in above and all(row[name] == first[name] for row in answer)]
     caption = [first["guarantee"], f"delta {shown_delta(first['delta'])}"]
     caption += [f"{heads[name]} {_span(name, first[name])}" for name in same]
+    caption += [f"{_who(row['names'])}: {NOTHING_PROMISED}" for row in answer if row["guarantee"] == NOTHING_PROMISED]
     if (share := first.get("most_share", 1.0)) < 1:
         caption.append(f"one client counts for at most {100 * share:.3g} % of what all declare")
     if "ledger" in first:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
@@ -52,7 +53,8 @@ class Display:
         """Says what is about to run."""
         experiment, population, before = parts.experiment, parts.population, parts.before
         self._rounds, self._metric, self._unit = experiment.train.rounds, headline(experiment), population.unit
-        self._limits = (float(population.epsilons.min()), float(population.epsilons.max()))
+        limits = np.delete(population.epsilons, [*parts.plan.opted_out])
+        self._limits = (float(limits.min()), float(limits.max()))
         say = partial(self._console.print, highlight=False)
         fixed = sum(parameter.numel() for _, parameter in frozen(parts.model))
         trained = f"{parts.params.numel():,} parameters{f' that train on {fixed:,} that are frozen' if fixed else ''}"

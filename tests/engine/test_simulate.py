@@ -356,7 +356,7 @@ def test_two_processes_cannot_run_in_one_folder(small, tmp_path, how):
     [
         ({"train": {"clients_per_round": 7}}, "clients_per_round <= 6"),
         ({"privacy": {"epsilon": [1.0, 2.0]}}, "2"),
-        ({"privacy": {"epsilon": float("inf")}}, "no limit"),
+        ({"privacy": {"epsilon": float("inf")}}, "opts a client out"),
         ({"run": {"device": "warp"}}, "run.device"),
         ({"aggregate": {"rule": "men"}}, "'mean'"),
         ({"model": {"name": "log"}}, "logr"),

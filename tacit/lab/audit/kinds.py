@@ -107,8 +107,9 @@ def by_budget(parts: Parts) -> list[int]:
     """Clients from the tightest budget to the loosest, and the largest of them: as many as it takes to measure noise."""
     p, most = parts.population, evidence.clients_for(evidence.layers_of(parts.model))
     order = np.lexsort((p.sizes, p.epsilons))
+    order = order[~np.isin(order, [*parts.plan.opted_out])]  # of whom nothing is claimed
     picked = order[np.unique(np.linspace(0, len(order) - 1, most).round().astype(int))]
-    return np.unique([*picked.tolist(), int(p.sizes.argmax())]).tolist()
+    return np.unique([*picked.tolist(), int(order[p.sizes[order].argmax()])]).tolist()
 
 
 class Local(Subject):

@@ -33,7 +33,7 @@ BATCHES = "SELECT {} FROM batches WHERE run = ? AND round {} ?"
 SEALS = "SELECT {} FROM seals JOIN events ON events.id = seals.event WHERE run {} ?"
 text_of = lru_cache(maxsize=100_000)(price.to_text)
 
-Cost = Callable[[Client], DpEvent]
+Cost = Callable[[Client], DpEvent | None]  # None: of a client that opted out
 QueryEvents = Mapping[str, DpEvent]  # the queries of a run, by name: each is released once
 NO_QUERIES: QueryEvents = {}
 
@@ -235,10 +235,17 @@ class Ledger:
         """Charges every client that can pay for the open round, and returns those, in the order given. Guarantee: on return
         charges and new seals are on disk in one transaction, and the watermarks after it; whoever was charged for this very
         attempt before is returned and not charged again. Raises: LedgerError if the charge could not be written, is another
-        than was sealed, or contradicts a condition; BadInput for an event without a price. Then nothing may be released."""
-        paid = self._pay([(client.id, client.budget, cost(client)) for client in clients], hint)
+        than was sealed, or contradicts a condition; BadInput for an event without a price. Then nothing may be released. A client
+        that opted out (no event, and no limit) is returned and not charged; whoever has a limit and no event raises LedgerError."""
+        asking = [(client.id, client.budget, event) for client in clients if (event := cost(client)) is not None]
+        out = {client.id for client in clients} - {name for name, *_ in asking}
+        if any(client.id in out and client.budget.epsilon != math.inf for client in clients):
+            raise LedgerError(
+                f"The ledger {self.path} was given no price for a client that has a limit: nothing was released."
+            )
+        paid = self._pay(asking, hint, free=bool(out))
         self._close_round()
-        return [client for client in clients if client.id in paid]
+        return [client for client in clients if client.id in paid or client.id in out]
 
     def admit_everybody(self, budget: Budget, event: DpEvent, *, hint: int = 1) -> bool:
         """Charges every client of the population for the open round, in one row, if each can pay within `budget`; else
@@ -272,6 +279,7 @@ class Ledger:
         purpose: str = "",
         *,
         all_or_none: bool = False,
+        free: bool = False,
     ) -> set[str]:
         with self._charging():
             paying = [one for one in asking if self._left(*one, hint) >= 1]
@@ -282,6 +290,8 @@ class Ledger:
             for one in paying:
                 self._seal(*one, hint=hint)
             self._charge(paying)
+            if free and not paying and not self.again:  # a round of clients that opted out is known, too
+                self._link(self._round, self._attempt)
         return {name for name, *_ in paying}
 
     def answer(self, query: str, attempt: str, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:

@@ -44,7 +44,7 @@ function epsilon(value) {
 const least = (value) => (value === null || value === undefined ? "∞" : digits(value === 0 ? 0 : Math.floor(value * 10 ** (2 - Math.floor(Math.log10(value)))) / 10 ** (2 - Math.floor(Math.log10(value))), 3));
 // five digits, rounded up: what was spent within a limit is never shown as more than the limit
 const upward = (value) => { const unit = 10 ** (Math.floor(Math.log10(value)) - 4); return String(Number((Math.ceil(value / unit - 1e-6) * unit).toPrecision(6))); };
-const limitText = (value) => (value === null || value === undefined ? "no limit" : value >= 1e6 ? digits(value, 5) : value < 1e-3 ? epsilon(value) : upward(value));
+const limitText = (value) => (typeof value === "string" ? value : value === null || value === undefined ? "no limit" : value >= 1e6 ? digits(value, 5) : value < 1e-3 ? epsilon(value) : upward(value));
 function bytes(value) {
   if (value === null || value === undefined) return "–";
   for (const unit of ["B", "kB", "MB", "GB"]) {

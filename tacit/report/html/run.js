@@ -32,7 +32,7 @@ function clientsTable(d) {
   const c = d.clients;
   if (!c || !c.names) return null;
   const heads = [{ name: "client" }, { name: "records", number: true }, ...(d.guarantee ? [{ name: "ε limit", number: true }, { name: "ε spent", number: true }, { name: "rounds charged", number: true }] : [])];
-  return table("Clients", heads, () => c.names.map((name, i) => [name, whole(c.sizes[i]), ...(d.guarantee ? [limitText(c.limits[i]), c.spent ? epsilon(c.spent[i]) : "–", c.taken ? whole(c.taken[i]) : "–"] : [])]), { summary: `All ${plural(c.count, "client")}: records, limit, spent, rounds charged` });
+  return table("Clients", heads, () => c.names.map((name, i) => [name, whole(c.sizes[i]), ...(d.guarantee ? [limitText(c.limits[i]), c.spent && typeof c.limits[i] !== "string" ? epsilon(c.spent[i]) : "–", c.taken ? whole(c.taken[i]) : "–"] : [])]), { summary: `All ${plural(c.count, "client")}: records, limit, spent, rounds charged` });
 }
 // what is known of the final model on the public test rows
 function measuredBlocks(m) {

@@ -6,7 +6,6 @@ import torch
 
 import tacit
 from tacit.engine.assemble import build
-from tacit.errors import BadInput
 from tacit.privacy.local import sampling_rates
 from tacit.privacy.samplers import Participation
 from tacit.random import seeded
@@ -49,11 +48,6 @@ def test_the_rule_of_thumb_of_the_pfa_code_is_run_but_never_promised_or_charged(
     assert history.ledger is None
     assert history.summary["guarantee"] is None
     assert "No privacy is promised" in history.sentence
-
-
-def test_a_client_without_a_limit_is_refused_where_budgets_are_spread():
-    with pytest.raises(BadInput, match=r"client-1 sets no limit"):
-        parts(epsilon=[1.0, float("inf"), 2.0, 3.0])
 
 
 def test_a_mixed_population_is_allowed_where_the_noise_is_given():
