@@ -125,7 +125,8 @@ class Local(Subject):
 
     @cached_property
     def claims(self) -> list[Charged]:
-        return [claim_of(self.algorithm.cost(self.parts.population[index])) for index in self.cohort]
+        costs = (self.algorithm.cost(self.parts.population[index]) for index in self.cohort)
+        return [claim_of(event) for event in costs if event is not None]
 
     @cached_property
     def sizes(self) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What a search costs, the noise that keeps a budget, and its payment: once, all of it, before anything is run.
 The price is the composition of all its runs, whose number is fixed and public: whoever sees every model and score is covered."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,6 +89,10 @@ def refuse_unsearchable(experiment: Experiment) -> None:
             raise BadInput(f"[{table}] looks into every run, and a search is scored by one number: leave it out.")
     if privacy.sampler not in (None, "poisson"):
         raise BadInput('A search has no price yet where cohorts are public: set privacy.sampler = "poisson".')
+    if privacy.opts_out and math.inf in privacy.listed:
+        raise BadInput(
+            "A search has no price for a client that opts out (privacy.epsilon = inf): name a finite epsilon for every client."
+        )
     if privacy.own_rates:
         raise BadInput(
             "A search has no price yet where every client is drawn at a rate of its own: give one epsilon, or set privacy.level ="

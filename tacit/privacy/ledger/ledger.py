@@ -33,7 +33,7 @@ BATCHES = "SELECT {} FROM batches WHERE run = ? AND round {} ?"
 SEALS = "SELECT {} FROM seals JOIN events ON events.id = seals.event WHERE run {} ?"
 text_of = lru_cache(maxsize=100_000)(price.to_text)
 
-Cost = Callable[[Client], DpEvent | None]  # None: of a client that opted out
+Cost = Callable[[Client], DpEvent]
 QueryEvents = Mapping[str, DpEvent]  # the queries of a run, by name: each is released once
 NO_QUERIES: QueryEvents = {}
 
@@ -231,7 +231,9 @@ class Ledger:
     def _open(self, round: int, attempt: str) -> None:
         self._round, self._attempt, self.again = round, attempt, attempt in self._attempts(round)
 
-    def admit(self, clients: Sequence[Client], cost: Cost, *, hint: int = 1) -> list[Client]:
+    def admit(
+        self, clients: Sequence[Client], cost: Callable[[Client], DpEvent | None], *, hint: int = 1
+    ) -> list[Client]:
         """Charges every client that can pay for the open round, and returns those, in the order given. Guarantee: on return
         charges and new seals are on disk in one transaction, and the watermarks after it; whoever was charged for this very
         attempt before is returned and not charged again. Raises: LedgerError if the charge could not be written, is another

@@ -18,6 +18,7 @@ from tacit.engine.run_files import read
 from tacit.errors import BadInput, LedgerError
 from tacit.experiment import Experiment
 from tacit.lab.audit.mechanism import audit
+from tacit.lab.tuning.price import refuse_unsearchable
 from tacit.privacy.guarantee import NOTHING_PROMISED
 from tacit.privacy.ledger import reader
 from tacit.privacy.ledger.ledger import Ledger
@@ -175,9 +176,13 @@ def test_what_makes_no_sense_is_refused_before_any_data_is_read(change, words):
     assert "\n" not in str(refusal.value)
 
 
-def test_canaries_and_queries_that_would_prove_nothing_are_refused():
+def test_canaries_a_search_and_queries_are_refused():
     with pytest.raises(BadInput, match="Canaries at a client that opted out"):
         build(out(audit={"canaries": 5}))
+    with pytest.raises(BadInput, match="A search has no price for a client that opts out"):
+        refuse_unsearchable(out())
+    with pytest.raises(BadInput, match="Client client-4 sets no limit"):
+        build(out(data={"held_out": 0.2}))
 
 
 def test_a_file_in_which_all_opt_out_is_refused_too(tmp_path):
