@@ -68,14 +68,39 @@ def one_of(options: Iterable[str], **values: str) -> None:
             raise BadInput(f"Expected {name} to be one of {', '.join(known)}; got {value!r}.{nearest(value, known)}")
 
 
+SAME = {  # what others call it: words of the field, and ours
+    "mean": ("fedavg", "fedsgd", "average"),
+    "local": ("dp-sgd", "dpsgd", "ldp"),
+    "central": ("dp-fedavg", "dpfedavg", "cdp"),
+    "distributed": ("ddp", "secagg-dp"),
+    "masks": ("secagg", "secagg+", "secure-aggregation"),
+    "paillier": ("he", "homomorphic"),
+    "record": ("example", "sample", "row", "instance"),
+    "person": ("patient", "user", "subject"),
+    "client": ("site", "silo", "hospital", "device"),
+    "logr": ("logistic", "logistic-regression", "linear"),
+    "local_epochs": ("epochs",),
+    "run": ("train", "trian", "fit"),
+}
+ELSEWHERE = {
+    "fedprox": "train.proximal = 0.1",
+    "scaffold": 'train.control = "scaffold"',
+    "fedavgm": 'train.server_optimizer = "momentum"',
+    "fedadam": 'train.server_optimizer = "adam"',
+    "optimizer": "train.server_optimizer at the server; clients use SGD with train.learning_rate",
+}
+
+
 def nearest(word: str, options: Iterable[str]) -> str:
     """The hint " Did you mean 'x'?" for the closest option, whatever its capitals, or nothing where none is near. Near is what
-    a slip of the hand makes of a name, a name that the other begins with, or the one whose words begin so.
+    a slip of the hand makes of a name, a name that the other begins with, the one whose words begin so, or what others call it.
 
     >>> nearest("AGE", ["sex", "age", "Average"]), nearest("lr", ["rounds", "learning_rate"])
     (" Did you mean 'age'?", " Did you mean 'learning_rate'?")
     >>> nearest("rest_bp", ["chest_pain", "age"])
     ''
+    >>> nearest("FedAvg", ["mean", "pfa"]), nearest("fedprox", ["mean", "pfa"])
+    (" Did you mean 'mean'?", ' Here that is train.proximal = 0.1.')
     """
     spelled = {option.casefold(): option for option in reversed(list(options))}
     said, known = str(word).casefold(), list(spelled)[::-1]
@@ -86,7 +111,10 @@ def nearest(word: str, options: Iterable[str]) -> str:
     ]
     initials = {name: "".join(part[0] for part in name.replace("-", "_").split("_") if part) for name in known}
     abbreviated = [name for name in known if len(said) > 1 and said == initials[name]]
-    found = difflib.get_close_matches(said, known, n=1, cutoff=NEAR) or begun or abbreviated
+    called = [name for name in known if said.replace("_", "-") in SAME.get(name, ())]
+    if not called and said in ELSEWHERE:
+        return f" Here that is {ELSEWHERE[said]}."
+    found = called or difflib.get_close_matches(said, known, n=1, cutoff=NEAR) or begun or abbreviated
     return f" Did you mean {spelled[found[0]]!r}?" if found else ""
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click.exceptions import NoArgsIsHelpError, UsageError
+from click.exceptions import NoArgsIsHelpError, NoSuchCommand, UsageError
 
 import tacit
+from tacit import check
 from tacit.cli import deploy, planning, program, report
 from tacit.cli.program import EXPERIMENT, Program, Root
 from tacit.errors import BadInput, TacitError, exit_code, stop_on_term
@@ -337,6 +338,8 @@ def _usage(error: UsageError) -> str:
     said = re.sub(r"(\s*Did you mean '[^']*'\?)\1+", r"\1", error.format_message().rstrip("."))
     name = str(getattr(error, "option_name", "") or "").lstrip("-").replace("-", "_")
     context = error.ctx
+    if isinstance(error, NoSuchCommand) and context is not None and not said.endswith("?"):
+        return f"{said}.{check.nearest(error.command_name, getattr(context.command, 'commands', ()))}".rstrip(".")
     if not name or context is None:
         return said
     if any("--set" in each.opts for each in context.command.params):

@@ -258,7 +258,11 @@ def budgets(spec: Spec, *, clients: int, rng: np.random.Generator, names: Sequen
     check.at_least(1, clients=clients)
     names = [f"client-{index}" for index in range(clients)] if names is None else names
     if isinstance(spec, str):
-        check.one_of(DISTRIBUTIONS, **{"privacy.epsilon": spec})
+        if spec not in DISTRIBUTIONS:
+            raise BadInput(
+                "Expected privacy.epsilon to be a number, as in 3.0, a list with one for each client, a table by client, a csv"
+                f" file, or a distribution ({', '.join(DISTRIBUTIONS)}); got {spec!r}.{check.nearest(spec, DISTRIBUTIONS)}"
+            )
         return draw(spec, clients=clients, rng=rng)
     if isinstance(spec, Mapping):
         from_file = set(spec) == {"file"} and isinstance(spec["file"], str)

@@ -338,7 +338,8 @@ def _apply(values: dict[str, Any], setting: str) -> None:
     key_path, separator, text = setting.partition("=")
     section, _, key = key_path.strip().partition(".")
     if not separator or (not key and section != "name"):
-        raise BadInput(f"Expected a setting as section.key=value, got {setting!r}.")
+        meant = [f" Did you mean '{home}={text}'?" for home in list(homes(section))[:1]] if separator else []
+        raise BadInput(f"Expected a setting as section.key=value, got {setting!r}.{''.join(meant)}")
     if section == "name":
         values["name"] = text
         return
