@@ -204,7 +204,7 @@ def show_command(
 def charge_command(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A site's folder; or another ledger, with --budget.")],
     purpose: Annotated[str, typer.Option("--for", help="What is released, as `ledger show` will name it.")],
-    unit: Annotated[str, typer.Option(help="What may come or go: one record, or one client.")],
+    unit: Annotated[str, typer.Option(help="What may come or go: record, person or client.")],
     epsilon: Annotated[float | None, typer.Option(help="The epsilon of the release.")] = None,
     delta: Annotated[float, typer.Option(help="Its delta, or the one at which an event is priced.")] = 0.0,
     event: Annotated[

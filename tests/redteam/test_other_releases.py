@@ -228,7 +228,7 @@ def test_of_a_copied_site_one_alone_is_charged(site, tmp_path):
         ({"delta": -1e-7}, "Expected 0 < delta < 1, got -1e-07."),
         ({"delta": 1.0}, "Expected 0 < delta < 1, got 1.0."),
         ({"delta": float("nan")}, "Expected delta to be a finite number, got nan."),
-        ({"unit": "house"}, "Expected unit to be one of record, client"),
+        ({"unit": "house"}, "Expected unit to be one of record, person, client; got 'house'."),
         ({"purpose": "  "}, "begin it with a letter or a digit"),
         ({"purpose": "=HYPERLINK(1)"}, "begin it with a letter or a digit"),
         ({"purpose": "a\x1b[31mb"}, "not a printable text of at most 200 characters"),
