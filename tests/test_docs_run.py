@@ -10,12 +10,14 @@ import time
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ready
 from docs_pages import PAGES, ROOT, WRITTEN, Command, commands, known, named_only
 from test_docs_commands import WALKS
 
 from tacit.deploy.operate.processes import free_port
+from tacit.deploy.site.updates import pay
 
 SMALL = {  # what makes a command small; a later word of a command wins over an earlier one
     "run": ["--set", "train.rounds=2"],
@@ -189,11 +191,21 @@ def second_run(place):
     finished(place, Command("tacit run digits --out runs/second"))
 
 
+def site_of_a_job(place):
+    site, page = place / "sites" / "north", (ROOT / "docs" / "how-to-beside-other-frameworks.md").read_text("utf-8")
+    site.mkdir(parents=True)
+    (site / "site.toml").write_text('name = "north"\n')
+    (site / "budget.toml").write_text(re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)[0])
+    model = {"w": np.zeros(10, np.float32)}
+    pay(site, "a job", lambda: (0, model)).release(lambda: model)
+
+
 TAKEN_FOR_GRANTED = {  # by page: what it speaks of before, or shows in a block that is no command
     "README": second_run,
     "concepts": one_ledger,
     "attacks": hospitals_of_start,
     "how-to-audit": several_audited,
+    "how-to-beside-other-frameworks": site_of_a_job,
     "how-to-join": examples,
     "how-to-start": hospitals_of_start,
     "results": examples,
