@@ -137,10 +137,11 @@ def _charge(paid: Paid, limits: Limits, updates: Updates, assumes: tuple[str, ..
     with closing(open_ledger(paid.site, settings, population=None, **options)) as ledger:
         most = ledger.rounds_left(client, event, hint=rounds)
         if most and not ledger.charged_rounds():
-            privacy = {"kind": "local", "unit": "client", "epsilon": limits.epsilon, "delta": budget.delta}
+            epsilon = seal(budget, event, most=most).epsilon
+            privacy = {"kind": "local", "unit": "client", "epsilon": epsilon, "delta": budget.delta}
             said = promise(Experiment(privacy=privacy, run={"randomness": "os"}), promised("client"))
             said = replace(said, assumes=(*said.assumes, *ASSUMES, *assumes))
-            text = agreed(said, client=name, epsilon=seal(budget, event, most=most).epsilon)
+            text = agreed(said, client=name, epsilon=epsilon)
             folder = layout.make_folder(paid.slot.folder)
             write_promise(folder, f"{text}\n{DECIDED.format(most)}", said)
         ledger.open_round(paid.slot.round, uuid.uuid4().hex)  # every attempt draws other noise
