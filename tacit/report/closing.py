@@ -88,7 +88,10 @@ def show_promise(summary: dict[str, Any], console: Console, folder: Path) -> Non
     if promise is None:
         console.print(Panel(Text(summary["sentence"]), title="no guarantee", expand=False))
         return
-    console.print(Panel(facts_table(promise_lines(promise)), title="guarantee", expand=False))
+    lines = promise_lines(promise)
+    if "whom" in promise:  # of some clients nothing is promised: that is no detail
+        lines[0] = ("for", f"{promise['whom']}: {lines[0][1]}")
+    console.print(Panel(facts_table(lines), title="guarantee", expand=False))
     console.print(Text("To sign: ", style="bold"), Text(summary["sentence"]), sep="", soft_wrap=True)
     console.print(Text(f'(This is "sentence" in {folder / "summary.json"}; the report has it too.)'), soft_wrap=True)
 

@@ -13,6 +13,7 @@ from trained import Stop, changed, same_model, stop_after
 
 import tacit
 from tacit.cli import ledger as shown_ledger
+from tacit.cli.app import app
 from tacit.engine.assemble import assemble, build
 from tacit.engine.run_files import read
 from tacit.errors import BadInput, LedgerError
@@ -67,6 +68,19 @@ def test_it_is_not_charged_and_every_word_about_the_run_says_that_nothing_is_pro
     assert f"client-4 opted out of the run beside this ledger: {NOTHING_PROMISED}, and nothing is charged" in said
     assert not any(entry["client"] == "client-4" for entry in reader.entries(tmp_path / "ledger.db"))
     assert list(reader.faults(tmp_path / "ledger.db")) == []
+
+
+def test_the_terminal_and_a_statement_for_a_registry_say_so(tmp_path, capsys):
+    path = tmp_path / "e.toml"
+    path.write_text(out().toml())
+    for command in (["run", str(path), "--out", str(tmp_path / "run")], ["statement", str(tmp_path / "run")]):
+        with pytest.raises(SystemExit):
+            app(command)
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"for {SAID}: epsilon at most" in said
+    stated = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert [one["epsilon"] is None for one in stated["clients"]] == [False] * 4 + [True]
+    assert stated["guarantee"]["whom"] == SAID
 
 
 def test_a_plan_says_so_too():
