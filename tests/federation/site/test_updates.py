@@ -297,6 +297,7 @@ def rows(folder, columns):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"unit": "person"}, 'add unit = "client", and \\[updates\\]'),
         ({"unit": "record"}, 'add unit = "client", and \\[updates\\]'),
         ({"updates": {"clip": 0.0}}, "clip"),
         ({"updates": {"clip": "nan"}}, "clip"),
