@@ -14,7 +14,15 @@ import tacit
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
-NAMES = ("audit", "dataframe-to-federation", "encrypted-sums", "first-run", "local-or-central", "own-epsilon")
+NAMES = (
+    "audit",
+    "dataframe-to-federation",
+    "encrypted-sums",
+    "first-run",
+    "local-or-central",
+    "noise-once",
+    "own-epsilon",
+)
 ELSEWHERE = {
     "a machine's path": re.compile(r"(?<![\w.])/(?:home|root|tmp|work|usr|var|opt|Users|private)/"),
     "a clock": re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d"),
