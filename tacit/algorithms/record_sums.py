@@ -29,7 +29,7 @@ SPARE = 10.0  # standard deviations of a batch's size beyond which a sum is scal
 
 
 def longest(records: float) -> float:
-    """A bound, in clips, on the sum of an honest batch of about so many records; exceeded with a probability below 10^-20."""
+    """A bound, in clips, on the sum of an honest batch of about so many records; exceeded with a probability below 3e-20."""
     return records + SPARE * math.sqrt(records) + SPARE
 
 

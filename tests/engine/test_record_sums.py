@@ -12,18 +12,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy import stats
 from statistical import has_std, is_normal, is_poisson_sampling
 from trained import changed
 
 import tacit
 from tacit.algorithms import finished
-from tacit.algorithms.record_sums import RecordSums, SumNoise
+from tacit.algorithms.record_sums import RecordSums, SumNoise, longest
 from tacit.crypto.grid import Quantised, RoundedSum
 from tacit.engine.assemble import build
 from tacit.engine.run_files import read
 from tacit.engine.trainers import OneByOne
 from tacit.errors import BadInput, Refused, TacitError
 from tacit.privacy.accounting import price
+from tacit.privacy.central.records import LENGTH
 from tacit.privacy.local import SampledGaussian
 from tacit.privacy.plan import kind_of
 from tacit.privacy.rates import choose, rough
@@ -491,6 +493,9 @@ def test_what_rests_on_the_secrecy_of_batches_is_said_and_priced_without_it_for_
     secrecy = "nobody learns which records were drawn"
     made = experiment(privacy={"kind": kind, "noise_multiplier": 0.8, "epsilon": (2.0, 2.0, 4.0, 4.0)})
     assert secrecy in built(made).promise.assumes
+    assert (LENGTH in built(made).promise.assumes) == (
+        kind == "central"
+    )  # a sum that everybody rounds alone is clamped exactly
     assert secrecy not in built(experiment(privacy={"kind": kind, "noise_multiplier": 100.0})).promise.assumes
     drawn = plan_table(of_experiment(made))
     heads = [str(column.header) for column in drawn.columns]
@@ -540,3 +545,9 @@ def test_the_page_shows_whose_records_count_how_much(tmp_path):
     assert sum(found["batch"]) == pytest.approx(1.0, abs=1e-3)
     assert found["batch"][0] < 0.25 < found["batch"][-1]
     assert found["batch"] == pytest.approx(sorted(built(made).plan.batch_shares), abs=1e-3)
+
+
+def test_a_batch_longer_than_any_honest_one_is_as_unlikely_as_the_promise_assumes():
+    records = np.geomspace(1e-4, 1e7, 100_001)
+    assert stats.poisson.sf(np.floor([longest(each) for each in records]), records).max() < 3e-20
+    assert "3e-20" in LENGTH

@@ -125,6 +125,29 @@ def test_the_largest_integers_of_all_clients_come_back_and_none_beyond_is_taken(
         seals[1].report(Shared(torch.from_numpy(edge + np.array([1, 0, 0, 0]))), client="a", round=0)
 
 
+@given(seed=SEEDS, secret=SEEDS, of=st.integers(2, 12))
+def test_nobody_is_dealt_the_share_at_index_0_which_is_the_seed_itself(seed, secret, of):
+    threshold = fewest_shares(of=of, colluding=1)
+    if threshold > of:
+        return
+    dealt = shared(seed, of=of, threshold=threshold, secret=secret)
+    assert len(dealt) == of
+    assert int.from_bytes(seed, "big") not in dealt
+    assert joined(list(enumerate(dealt, start=1))[:threshold]) == seed
+    assert joined(list(enumerate(dealt))[:threshold]) != seed  # places counted from 0 would lead elsewhere
+
+
+def test_the_first_member_of_a_roster_holds_share_1_of_each_seed():
+    run = Run(5)
+    first = run.parties[0]
+    for party in run.parties[1:]:
+        for kind, held in zip(("own", "key"), run.joined[first.name].shares[party.name], strict=True):
+            seed = party._seed(run.attempt, kind)
+            secret = party._shares(run.attempt)
+            assert held == secret[0][("own", "key").index(kind)]
+            assert held != int.from_bytes(seed, "big")
+
+
 def test_one_process_hides_each_report_anew_in_each_round_and_opens_the_sum_without_an_absentee():
     seal = one_process(Lanes(SIZE, 2**20, 4, WIDEST), [f"site-{k}" for k in range(4)], at_least=3, colluding=1)
     vector, sent = torch.arange(SIZE), set()

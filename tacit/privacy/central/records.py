@@ -24,6 +24,7 @@ from tacit.types import Client
 from tacit.wire import digest_of
 
 MODELS = "everybody who sees the models (the server is trusted: it sees every client's sum of clipped gradients)"
+LENGTH = "no batch exceeds its expected size by ten standard deviations and ten records (probability below 3e-20 each)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,8 @@ class RecordSumsPlan(Plan):
     def words(self, experiment: Experiment) -> Words:
         """Against everybody who sees the models; batches, where any are drawn, are the clients' secrets."""
         who = f"{self.chosen.words}, and one noise on their sum"
-        return Words(MODELS, UNITS[self.chosen.unit], who, assumes=(*FLOATS, *self.chosen.assumes))
+        assumes = (*FLOATS, *self.chosen.assumes, *(LENGTH,) * self.chosen.drawn)
+        return Words(MODELS, UNITS[self.chosen.unit], who, assumes=assumes)
 
     def title(self, experiment: Experiment) -> str:
         """Names where the noise stands."""

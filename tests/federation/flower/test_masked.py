@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 
 import pytest
+import torch
 from federation.flower.conftest import Federation, lost
 from trained import changed, same_model, weights
 
@@ -13,8 +14,11 @@ import tacit
 from tacit.deploy.operate.init import init
 from tacit.deploy.operate.inspect import findings
 from tacit.deploy.operate.processes import free_port
+from tacit.engine.assemble import build
 from tacit.errors import BadInput, TacitError
 from tacit.privacy.accounting import price
+from tacit.privacy.distributed.mechanism import SharedNoise
+from tacit.types import Shared
 
 BASE = {
     "name": "masked",
@@ -73,6 +77,27 @@ def test_sites_reach_the_model_of_a_simulation_whatever_is_summed(federation, tm
     assert all(record["opened"] == (2 if changes is GROUPS else 1) for record in history.rounds)
     assert all(found == list(range(len(history.rounds))) for found in charges(deployed))
     assert "masks" in history.sentence
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["highest", "lowest"])
+@pytest.mark.parametrize("kind", ["masks", "none"])
+def test_integers_whose_sum_is_at_the_edge_of_the_modulus_are_opened_as_they_are(
+    federation, tmp_path, monkeypatch, sign, kind
+):
+    """Four reports of a quarter of 2^31 less one each, at sites and in a simulation in clear, where nothing wraps."""
+    deployed = federation(train={"rounds": 1})
+    largest = build(deployed.experiment).plan.grid.largest
+    edge = (2**31 - 1) // 4
+    monkeypatch.setattr(SharedNoise, "tail", edge - largest)
+
+    def at_the_edge(self, state, stream, bounded):
+        return state, Shared(torch.full((self.dimension,), sign * edge, dtype=torch.int64))
+
+    monkeypatch.setattr(SharedNoise, "noise", at_the_edge)
+    history = deployed.run()
+    assert history.rounds[0]["opened"] == 1
+    tacit.run(changed(BASE, {"train": {"rounds": 1}, "protect": {"kind": kind}}), out=tmp_path / "simulated")
+    assert same_model(tmp_path / "simulated", history.out)
 
 
 @pytest.mark.parametrize("changes", [{}, RECORDS], ids=["clients", "records"])
