@@ -1,6 +1,7 @@
 """The studies in experiments/ are made of experiments that can be run."""
 
 import json
+import math
 import re
 import runpy
 from argparse import Namespace
@@ -76,3 +77,12 @@ def test_the_study_of_own_models_during_training_keeps_what_has_ended(tmp_path, 
     assert study["trained"](short, study["silos"](0), tmp_path / "run") == first
     assert study["told"](first, "own") > 0
     assert study["best"]([{"during, 0": 2.0, "during, 1": 1.0, "one model": 0.5}], "during") == "during, 1"
+
+
+def test_group_privacy_of_the_study_of_persons_is_that_of_five_records():
+    study = runpy.run_path(str(EXPERIMENTS / "persons.py"))
+    asked = study["privacy"]("local", "group", 3.0)
+    assert 5 * asked["epsilon"] == pytest.approx(3.0)
+    assert 5 * math.exp(4 * asked["epsilon"]) * asked["delta"] == pytest.approx(1e-5)  # Dwork and Roth, theorem 2.2
+    for kind, way in (("local", "person"), ("central", "group"), ("local", "record")):
+        assert tacit.Experiment(privacy=study["privacy"](kind, way, 1.0), train={"local_steps": 1}).privacy.kind == kind
