@@ -2,6 +2,7 @@
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportOptionalMemberAccess=false
 import json
+import math
 
 import dp_accounting
 import numpy as np
@@ -195,6 +196,15 @@ def test_rules_own_models_and_held_back_rows_go_with_persons(rows, tmp_path):
     assert (tmp_path / "own" / "personal").exists() or "personal" in json.dumps(history.summary)
     during = own | {"personal.when": "during", "personal.strength": 0.1}
     assert tacit.run(experiment(rows, **during), out=tmp_path / "during", page=False).summary["rounds"] == 2
+
+
+def test_a_client_that_opts_out_is_promised_nothing_for_its_persons_and_the_others_keep_theirs(rows, tmp_path):
+    budgets = {"east": math.inf, "north": 1.0, "south": 1.0, "west": 2.0}
+    history = tacit.run(
+        experiment(rows, **{"privacy.epsilon": budgets, "train.rounds": 2}), out=tmp_path / "run", page=False
+    )
+    assert "every client but east, which opted out and is promised nothing, person-level" in history.sentence
+    assert history.summary["guarantee"]["epsilon"]["max"] <= 2.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
