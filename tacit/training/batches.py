@@ -194,7 +194,7 @@ def rows_of(persons: Persons, drawn: np.ndarray, stream: Stream, *, start: int =
 def counted(y: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """The targets at the places of `rows_of`, with a mark where none is."""
     absent = (places < 0).reshape(*places.shape, *(1,) * (y.dim() - 1))
-    return y[own(places)].masked_fill(absent, math.nan if y.is_floating_point() else IGNORED)
+    return y[own(places)].masked_fill(absent.to(y.device), math.nan if y.is_floating_point() else IGNORED)
 
 
 def own(places: torch.Tensor) -> torch.Tensor:

@@ -418,7 +418,7 @@ def test_a_summary_says_what_every_run_of_the_ledger_sealed(researcher):
         researcher.run(name, privacy=researcher.shared())
     said = json.loads((researcher.place / "two" / "summary.json").read_text())
     assert said["other_runs"] == 1
-    assert set(said["guarantee"]["others"]) == {"runs", "apart", "epsilon", "delta", "rule"}
+    assert set(said["guarantee"]["others"]) == {"runs", "apart", "epsilon", "delta", "rule", "releases"}
     assert EXPERIMENT["train"]["rounds"] == said["rounds"]
 
 
