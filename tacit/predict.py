@@ -1,7 +1,7 @@
 """A run's model in use: loaded with the way its rows were read, it takes raw columns and answers labels and probabilities."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +13,10 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from tacit import wire
+from tacit.check import some
 from tacit.data import encoder as encoder_file
-from tacit.data.encoder import Column, Encoded, Encoder, encode
+from tacit.data.encoder import Encoded, Encoder, encode
+from tacit.data.frames import cells_of
 from tacit.data.texts import Cells, Table, refuse_absent
 from tacit.engine.assemble import model_of
 from tacit.engine.evaluate import CHUNK
@@ -29,7 +31,7 @@ from tacit.training.flat import blocks, frozen, frozen_mark, trainable
 # Raw columns in memory as a table that an encoder reads: a mapping, a DataFrame, or an array in the encoder's order.
 
 WHERE = "The rows given"
-NOTHING = ("NoneType", "NAType", "NaTType")  # pandas has its own words for a cell without a value
+MOST_NAMED = 5  # columns in one sentence
 
 
 def table(rows: Any, encoder: Encoder) -> Table:
@@ -38,8 +40,14 @@ def table(rows: Any, encoder: Encoder) -> Table:
     if isinstance(rows, torch.Tensor | np.ndarray):
         columns = _of_array(rows, encoder)
     elif isinstance(rows, Mapping) or (hasattr(rows, "columns") and hasattr(rows, "iloc")):
-        refuse_absent(WHERE, encoder.names, [str(name) for name in getattr(rows, "columns", rows)])
-        columns = {column.name: _cells(rows[column.name], column) for column in encoder.columns}
+        names = {str(name): name for name in getattr(rows, "columns", rows)}
+        refuse_absent(WHERE, encoder.names, [*names])
+        if extra := [name for name in names if name not in (*encoder.names, encoder.label)]:
+            raise BadData(
+                f"{WHERE} have columns that the model was not trained on: {some(extra, MOST_NAMED)}; take its own, as in"
+                " rows[list(model.feature_names_in_)]."
+            )
+        columns = {column.name: cells_of(rows[names[column.name]], column, WHERE) for column in encoder.columns}
     else:
         raise BadInput(
             f"Expected rows as a mapping of column names to values, a DataFrame, a tensor or an array, got a {type(rows).__name__}."
@@ -70,27 +78,7 @@ def _of_array(rows: torch.Tensor | np.ndarray, encoder: Encoder) -> dict[str, Ce
             f"Expected an array of shape [rows, {len(encoder.columns)}], with the raw columns in the order"
             f" {', '.join(encoder.names[:12])}{', ...' * (len(encoder.columns) > 12)}; got {list(values.shape)}."
         )
-    return {column.name: _cells(values[:, index], column) for index, column in enumerate(encoder.columns)}
-
-
-def _cells(values: Any, column: Column) -> Cells:
-    try:
-        found = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    except ValueError:  # lists of different lengths
-        found = np.zeros((0, 0))
-    if found.ndim != 1:
-        raise BadData(f"{WHERE} have {found.ndim}-dimensional values in column {column.name!r}, or two of that name.")
-    if (numbers := column.cells(found)) is not None:
-        return numbers
-    return _texts(found.tolist() if found.dtype.kind in "fiubU" else list(found))
-
-
-def _texts(values: Sequence[Any]) -> list[str]:
-    return ["" if type(value).__name__ in NOTHING or _is_nan(value) else str(value).strip() for value in values]
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+    return {column.name: cells_of(values[:, index], column, WHERE) for index, column in enumerate(encoder.columns)}
 
 
 # A model together with its encoder: a plain torch module that takes raw columns.
@@ -122,6 +110,10 @@ class Predictions:
     def records(self) -> list[dict[str, Any]]:
         """A flat dict per row: `pandas.DataFrame(predictions.records())`."""
         return _records(self.columns, self.rows())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The labels, for scikit-learn's metrics and for NumPy."""
+        return np.array(self.labels, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +173,23 @@ class Predictor(nn.Module):
             )
         with torch.inference_mode():
             return self.decided(self(rows))
+
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """The probability of each of `classes_` for every row, as scikit-learn's classifiers say it. Raises as `predict`."""
+        found = self.predict(rows)
+        if isinstance(found, Numbers):
+            raise BadInput("This model predicts numbers and no classes: call predict.")
+        return found.probabilities
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels, in the order of `predict_proba`."""
+        return np.array(self.encoder.classes)
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """The raw columns, in the order in which an array of rows has them."""
+        return np.array(self.encoder.names, dtype=object)
 
     def encode(self, table: Table) -> Encoded:
         """The features of a table. Raises BadData naming row and column."""

@@ -14,9 +14,8 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from tacit import check, plugin
-from tacit.data import texts
+from tacit.data import frames, texts
 from tacit.data.dataset import (
-    LEARNED,
     Table,
     dataset,
     distinct,
@@ -27,13 +26,14 @@ from tacit.data.dataset import (
     test_table,
     with_classes,
 )
+from tacit.data.encoder import REFUSE, Encoder
+from tacit.data.frames import NOTHING
 from tacit.data.population import HASH_BYTES
 from tacit.data.texts import NUMBERS
 from tacit.errors import BadData, BadInput
 from tacit.plugin import PYTHON
 
 Classes = int | str | Sequence[Any]
-MOST_NAMED = 5  # columns in one sentence
 NO_TEST = (
     "There are no test rows: pass test=..., public rows that no epsilon covers, or test_share=0.2, which holds out about that"
     " share of the clients' own rows and leaves it unprotected, or test_share=0 for none."
@@ -104,16 +104,27 @@ class Dataset:
         client: str | None = None,
         person: str | None = None,
         columns: Sequence[str] | None = None,
+        numeric: Mapping[str, Sequence[float]] = NOTHING,
+        categorical: Mapping[str, Sequence[Any]] = NOTHING,
+        missing: Any = REFUSE,
         **how: Any,
     ) -> "Dataset":
         """Takes a DataFrame: `label`, `client` and `person` name columns; the others, or those in `columns`, are the features.
-        The rest is as for `Dataset`, with `test` another DataFrame that has the same columns. Raises BadData for a column that is
-        no number or has no value somewhere, by its name, and for an index in which a label stands twice."""
-        x, y, clients, persons = _frame_arrays(df, label=label, client=client, person=person, columns=columns)
+        A column of numbers is taken as it stands, or scaled from its public range, `numeric={"age": [0, 100]}`; one of texts has
+        its public values listed in `categorical`; `missing` says what stands in for a gap, as `data.missing` of a csv file does.
+        The model of such a run predicts DataFrames by the names of their columns. The rest is as for `Dataset`, with `test`
+        another DataFrame that has the same columns. Raises BadData for a column that is not declared and no number, or has no value
+        somewhere, by its name, and for an index in which a label stands twice."""
+        kept = frames.features(df, (label, client, person), columns)
+        read = frames.columns_of(kept, numeric=numeric, categorical=categorical, missing=missing)
+        x, y, clients, persons = frames.arrays(df, read, label=label, client=client, person=person)
         if how.get("test") is not None:
-            kept = columns or [name for name in df.columns if name not in (label, client, person)]
-            how["test"] = _frame_arrays(how["test"], label=label, columns=kept, of="test")[:2]
-        return cls(x, y, clients=clients, **({} if persons is None else {"persons": persons}), **how)
+            how["test"] = frames.arrays(how["test"], read, label=label, of="test")[:2]
+        made = cls(x, y, clients=clients, **({} if persons is None else {"persons": persons}), **how)
+        classes = made.rows.class_names
+        encoder = Encoder(classes, (x.shape[1],), read, label=label, outputs=0 if classes else 1)
+        made.rows = replace(made.rows, encoder=encoder)
+        return made
 
     @classmethod
     def from_torch(cls, dataset: Any, **how: Any) -> "Dataset":
@@ -150,8 +161,8 @@ class Dataset:
         rows, tests = _opened(path, split=split, test_split=test_split, share=how.get("test_share"))
         roles = [name for name in (label, client, person) if name is not None]
         kept = [name for name in rows.column_names if name not in roles] if columns is None else list(columns)
-        _refuse_absent(path, (*roles, *kept), rows.column_names)
-        _refuse_learned(person, (label, client), kept)
+        frames.refuse_absent(path, (*roles, *kept), rows.column_names)
+        frames.refuse_learned(person, (label, client), kept)
         classes = getattr(rows.features[label], "names", None)
 
         def arrays(part: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -240,83 +251,8 @@ def _stored(
     return Table(x, np.concatenate(labels), owners, mapped=True, where="y")
 
 
-# DataFrames, torch datasets and saved Hugging Face datasets, as arrays. A column is a feature only if it holds numbers in every
-# row: what text or a gap becomes is somebody's public decision, not ours. None of their packages is imported before it is needed.
-
-
-def _frame_arrays(
-    df: Any,
-    *,
-    label: str,
-    client: str | None = None,
-    person: str | None = None,
-    columns: Sequence[str] | None = None,
-    of: str = "df",
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    if not all(hasattr(df, name) for name in ("columns", "index", "iloc")):
-        raise BadInput(f"Expected {of} to be a pandas DataFrame, got a {type(df).__name__}.")
-    if not len(df):
-        raise BadData(f"{of} has no rows.")
-    if not df.columns.is_unique:
-        twice = df.columns[df.columns.duplicated()][0]
-        raise BadData(f"{of} has two columns named {twice!r}: rename one of them.")
-    if not df.index.is_unique:
-        twice = df.index[df.index.duplicated()][0]
-        raise BadData(
-            f"The index of {of} holds {str(twice)!r} more than once: these may be copies of one record, or several records of one"
-            " person, and an epsilon covers one record; drop the copies, then call df.reset_index(drop=True).",
-            cell=str(twice),
-        )
-    known = list(df.columns)
-    roles = [name for name in (label, client, person) if name is not None]
-    _refuse_absent(of, (*roles, *(columns or ())), known)
-    kept = [column for column in known if column not in roles] if columns is None else list(columns)
-    _refuse_learned(person, (label, client), kept)
-    if not kept or label in kept or client in kept or len(set(kept)) < len(kept):
-        raise BadInput(f"Expected features beside the label and the client, each once, got columns {kept}.")
-
-    def words(column: str) -> np.ndarray:
-        absent = np.flatnonzero(df[column].isna().to_numpy())
-        if len(absent):
-            row = f"row {absent[0]} (rows count from 0)"
-            raise BadData(f"Column {column!r} of {of} is empty in {row}: fill it, or leave the row out.")
-        return df[column].to_numpy()
-
-    whose, who = (None if one is None else words(one) for one in (client, person))
-    return _numbers(df, kept, of=of), words(label), whose, who
-
-
-def _refuse_learned(person: str | None, roles: Sequence[str | None], features: Sequence[str]) -> None:
-    if person is not None and person in (*roles, *features):
-        raise BadInput(LEARNED.format(f"person = {person!r}"))
-
-
-def _refuse_absent(of: Any, columns: Sequence[Any], known: Sequence[Any]) -> None:
-    for name in columns:
-        if name not in known:
-            texts = [str(one) for one in known]
-            raise BadInput(f"{of} has no column {name!r}.{check.nearest(str(name), texts) or check.listed(texts)}")
-
-
-def _numbers(df: Any, columns: list[str], *, of: str) -> np.ndarray:
-    others = [f"{name!r} ({df[name].dtype})" for name in columns if getattr(df[name].dtype, "kind", "O") not in "fiub"]
-    if others:
-        raise BadData(
-            f"{of} has columns that hold no numbers: {check.some(others, MOST_NAMED)}; encode them with values that are"
-            " public (pandas.get_dummies on a declared Categorical), or name the features in columns=[...]."
-        )
-    x = np.empty((len(df), len(columns)), np.float32)
-    for place, name in enumerate(columns):
-        with np.errstate(over="ignore"):
-            x[:, place] = df[name].to_numpy(dtype=np.float64, na_value=np.nan)
-        broken = np.flatnonzero(~np.isfinite(x[:, place]))
-        if len(broken):
-            more = f" and in {len(broken) - 1} more" if len(broken) > 1 else ""
-            raise BadData(
-                f"Column {name!r} of {of} has no finite number in row {broken[0]}{more} (rows count from 0): fill it with a public"
-                f" constant, as in df.fillna({{{name!r}: 0}}), or leave such rows out."
-            )
-    return x
+# Torch datasets and saved Hugging Face datasets, as arrays. A column is a feature only if it holds numbers in every row: what
+# text or a gap becomes is somebody's public decision, not ours. None of their packages is imported before it is needed.
 
 
 def _item_arrays(dataset: Any, classes: Sequence[str] | None = None, *, of: str = "") -> tuple[Any, Any]:

@@ -86,7 +86,7 @@ def test_a_tensor_of_numbers_and_categories_reads_as_columns_do(tmp_path):
 
 def test_a_data_frame_is_taken_as_it_is_with_its_own_words_for_nothing(finished):
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(RAW).assign(chol=lambda f: f["chol"].astype("Float64"), unused=1)
+    frame = pandas.DataFrame(RAW).assign(chol=lambda f: f["chol"].astype("Float64"))
     frame.index = [7, 7, 7]  # an index says nothing about rows
     predictor = tacit.load(finished)
     assert np.array_equal(predictor.predict(frame).probabilities, predictor.predict(RAW).probabilities)
