@@ -321,13 +321,16 @@ class Site:
         What does not spend is not held, for its budget may be less than the run's. Raises: as `accept`.
         """
         held = self._held.get(agreed.run)
-        if held is not None and held.limits.digest == allowed.limits.digest:
-            return held
+        known = held if held is not None and held.limits.digest == allowed.limits.digest else None
         roster = requests.Roster.of(agreed.roster)
-        accepted = self._accept(allowed, agreed.run, roster, local=self._local, spends=spends)
+        accepted = known or self._accept(allowed, agreed.run, roster, local=self._local, spends=spends)
         if accepted.agreement.terms.frozen != agreed.terms.frozen:
             raise Refused("The model's weights at this site are others than when the run was agreed: put those back.")
-        return self._hold(accepted) if spends else accepted
+        if accepted.agreement.terms != agreed.terms:  # the file was edited, or the site's own settings since
+            raise Refused(
+                "What this run costs at this site is not what was agreed: put agreement.json back, or leave the run."
+            )
+        return self._hold(accepted) if spends and known is None else accepted
 
     def _hold(self, accepted: Accepted) -> Accepted:
         self._held.pop(accepted.agreement.run, None)
