@@ -96,7 +96,6 @@ class Charging(ABC):
     participations: int  # rounds that a budget is made to last
     sampler: samplers.Participation
     queries: Queries = NOTHING  # what clients answer beside training, each once
-    opted_out: frozenset[int] = frozenset()  # clients that are promised nothing: neither noised nor charged
 
     @property
     def min_reports(self) -> int:
@@ -138,7 +137,9 @@ class Noising(ABC):
 
 
 class Statement(ABC):
-    """What may be promised of a plan, in words."""
+    """What may be promised of a plan, and to whom, in words."""
+
+    opted_out: frozenset[int] = frozenset()  # clients that are promised nothing: neither noised nor charged
 
     @abstractmethod
     def words(self, experiment: Experiment) -> Words:
