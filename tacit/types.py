@@ -46,6 +46,7 @@ class Persons:
 
     offsets: "np.ndarray" = field(repr=False)
     most: int
+    tags: tuple[bytes, ...] = field(default=(), repr=False)  # the hash of each one's id, where a ledger may ask
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -117,8 +117,10 @@ class Population:
         for rows, sizes in ((~mask, kept), (mask, counts)):
             chosen, offsets, persons = torch.from_numpy(rows), np.concatenate([[0], np.cumsum(sizes)]), self.persons
             if persons is not None:  # a person is on one side, whole
-                own = np.diff(persons.offsets)[rows[persons.offsets[:-1]]]
-                persons = replace(persons, offsets=np.concatenate([[0], np.cumsum(own)]))
+                here = rows[persons.offsets[:-1]]
+                tags = tuple(itertools.compress(persons.tags, here))
+                own = np.diff(persons.offsets)[here]
+                persons = replace(persons, offsets=np.concatenate([[0], np.cumsum(own)]), tags=tags)
             parts.append(replace(self, x=self.x[chosen], y=self.y[chosen], offsets=offsets, persons=persons))
         return replace(parts[0], held=parts[1], mask=mask)
 
@@ -227,7 +229,7 @@ def persons_of(
             f"One person has rows at {first!r} and at {second!r}, and no epsilon covers both: give that person one client, or, if"
             " ids are each client's own numbers, put the client's name before them."
         )
-    return Persons(np.append(starts, len(tags)), most)
+    return Persons(np.append(starts, len(tags)), most, tuple(tags[starts].tolist()))
 
 
 # A row by a hash of its encoded values and its label: who holds it, and whether it is held out, are asked by that.

@@ -18,6 +18,7 @@ from tacit.privacy.ledger.disk import UNRELEASED, keyed, now
 from tacit.wire import digest_of
 
 TEST = ""  # whose rows the held-out ones are
+PERSON = b"person "  # begins the hash of a person among those of rows, where a person is the unit
 MOST_AT_ONCE = 500  # placeholders of one statement
 MOST_ROWS = 500_000  # that a ledger knows one by one
 
@@ -26,8 +27,8 @@ MOST_ROWS = 500_000  # that a ledger knows one by one
 class Holdings:
     """How often each row (`counts`) is with each client; the empty name has the test rows. Without `counts` (very many rows,
     or rows passed from Python) a ledger is used with exactly these rows. Guarantee: a row that was charged to one client is
-    not charged to another later, and does not become a test row, as far as a hash of 128 bits tells rows apart. Assumes: a
-    row that is changed is another row."""
+    not charged to another later, and does not become a test row, as far as a hash of 128 bits tells rows apart; nor is a person,
+    where a person is the unit, charged to another, with whatever rows. Assumes: a row that is changed is another row."""
 
     digest: str
     counts: Mapping[bytes, Mapping[str, int]] | None = field(default=None, repr=False)
@@ -52,7 +53,8 @@ class Holdings:
             moved = _moved(self.counts[row], before)
             if moved:
                 first, second = (f"client {name}" if name != TEST else "the test rows" for name in moved)
-                text = f"a row of {first} is now with {second}, so it would have the charges of both"
+                what = "person" if row.startswith(PERSON) else "row"
+                text = f"a {what} of {first} is now with {second}, so it would have the charges of both"
                 if moved[1] == TEST:
                     text = f"a row that {first} was charged for is now among {second}, which are public"
                 raise LedgerError(f"{other} or another partition of it: {text}; put it back; {UNRELEASED}")
@@ -103,6 +105,9 @@ def holdings(population: Population, dataset: Dataset, key: bytes, *, whole: boo
     for part in parts:
         names = (part.names[k] for k in np.repeat(np.arange(len(part)), part.rows).tolist())
         rows += zip(row_hashes(part.x, part.y, key=key), names, strict=True)
+        if part.persons is not None and not whole:  # whoever moves with new rows moves all the same
+            names = (part.names[k] for k in np.repeat(np.arange(len(part)), part.sizes).tolist())
+            rows += zip((PERSON + keyed(key, tag).encode() for tag in part.persons.tags), names, strict=True)
     rows += ((row, TEST) for row in row_hashes(dataset.test_x, dataset.test_y, key=key))
     if whole:
         return Holdings(keyed(key, b"".join(row + repr(client).encode() for row, client in sorted(rows))))
