@@ -315,6 +315,11 @@ def assemble(
             f"Client {population.names[index]} sets no limit (epsilon = inf), and in a deployment no site opts out of the promise:"
             " name a finite epsilon for it."
         )
+    if plan.opted_out and experiment.privacy.ledger is not None:
+        raise BadInput(
+            "privacy.ledger adds up what runs have cost each client, and of one that opts out (epsilon = inf) nothing can be added:"
+            " leave out privacy.ledger, or name a finite epsilon for every client."
+        )
     if plan.opted_out and experiment.audit.canaries is not None:
         raise BadInput(
             "Canaries at a client that opted out (epsilon = inf) would prove nothing: leave out [audit], or name a finite epsilon"

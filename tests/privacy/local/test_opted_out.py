@@ -199,6 +199,18 @@ def test_canaries_a_search_and_queries_are_refused():
         build(out(data={"held_out": 0.2}))
 
 
+def test_runs_that_share_a_ledger_let_nobody_opt_out_for_later_ones_would_promise_what_is_gone(tmp_path):
+    """The second run would begin with a model that has client-4's records in it, and promise client-4 the sum of both."""
+    book = tmp_path / "shared.db"
+    shared = {"ledger": str(book), "delta_share": 0.4}
+    with pytest.raises(BadInput, match=r"privacy\.ledger adds up what runs have cost each client"):
+        tacit.run(out(privacy=shared), out=tmp_path / "one", page=False)
+    assert not book.exists()
+    first = tacit.run(out(), out=tmp_path / "alone", page=False)
+    with pytest.raises(LedgerError, match="nobody knows what it has seen of these records"):
+        tacit.run(out(privacy=shared | {"epsilon": 2.0}), out=tmp_path / "two", page=False, model=first.model)
+
+
 def test_a_file_in_which_all_opt_out_is_refused_too(tmp_path):
     (tmp_path / "e.csv").write_text("client,epsilon\n" + "".join(f"client-{k},inf\n" for k in range(5)))
     with pytest.raises(BadInput, match='set privacy.kind = "none"'):  # noqa: RUF043
