@@ -74,6 +74,21 @@ def test_a_sum_of_runs_with_malicious_clients_is_said_of_the_honest_alone(made):
     assert "malicious" not in totals([row])[0].sentence
 
 
+def test_a_sum_of_runs_that_a_client_opted_out_of_is_not_said_of_that_client(tmp_path):
+    said = {"privacy.epsilon": [[1.0, 1.0, math.inf], [1.0, 1.0, 2.0]]}
+    small = {
+        "data": {"clients": 3, "examples_per_client": 40},
+        "train": {"rounds": 1, "local_steps": 2, "batch_size": 10},
+    }
+    base = tacit.Experiment(**small, privacy={"kind": "local", "delta": 1e-3, "epsilon": 1.0}, run={"workers": 1})
+    with ready.workers():
+        rows = compare(base, said, seeds=1, out=tmp_path / "out", jobs=1)
+    of_some, of_all = sorted(totals(rows), key=lambda one: one.epsilon)
+    assert (of_some.runs, of_all.runs) == (1, 1)
+    assert "with no client that is malicious in one of them or opted out of one" in of_some.sentence
+    assert "opted out" not in of_all.sentence
+
+
 def test_an_epsilon_without_bound_is_read_from_the_folder_of_a_run_and_ends_no_comparison(tmp_path):
     """JSON knows no infinity: a run's summary says null."""
     with ready.workers():

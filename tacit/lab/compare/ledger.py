@@ -33,7 +33,7 @@ NOISE_FOLLOWS = (
 )
 SEVERAL = "Somebody who sees runs of several of these lines learns more than any one of them says."
 LEDGER = "ledger.db"  # in a run's folder
-Promise = tuple[str, str, str, bool]  # unit, relation, adversary, and whether it is for the honest alone
+Promise = tuple[str, str, str, bool]  # unit, relation, adversary, and whether it is for some clients alone
 Cost = tuple[float, float] | None  # epsilon and delta; None where they cannot be read
 
 
@@ -106,7 +106,7 @@ def sentences(cells: Sequence[Cell]) -> list[str]:
 class Total:
     """The sum over the runs that promise one thing. `left_out` of them cannot be read; `outside` runs of the folder are in the
     grid no more: neither are in it. `ways` is in how many ways rows are dealt out to clients that are protected as a whole: then
-    it is the largest sum over one way. With `honest` it is said of no client that is malicious in one of them."""
+    it is the largest sum over one way. With `honest` it is said of no client that is malicious in one or opted out of one."""
 
     unit: str
     relation: str
@@ -128,7 +128,7 @@ class Total:
                 " nothing adds them up (seed.data keeps rows in the same hands), and the runs of one way spend in total"
             )
             seen = "those of one way, and no others,"
-        whom = " and with no client that is malicious in one of them" if self.honest else ""
+        whom = " and with no client that is malicious in one of them or opted out of one" if self.honest else ""
         out = (
             f" {self.left_out} that did not end and left no ledger of their own are not counted."
             if self.left_out
