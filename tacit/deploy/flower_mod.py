@@ -26,11 +26,11 @@ def update_mod(message: Message, context: Context, call_next: CallNext, *, site:
         return refusal(NO_FOLDER, to=message)
     try:
         paid = pay(str(folder), f"flower {context.run_id}", lambda: _asked(message))
+        (own,) = message.content.array_records  # before the app, which has the very message
         arrays = paid.release(lambda: _trained(call_next(message, context)))
     except (Refused, BudgetExhausted) as error:
         return refusal(str(error), to=message, kind=error.kind)
     record = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
-    (own,) = message.content.array_records
     return Message(RecordDict({own: record, "metrics": MetricRecord({WEIGHT: 1})}), reply_to=message)
 
 

@@ -138,6 +138,20 @@ def test_an_app_that_fails_sends_what_one_that_trains_sends(sites, train):
     assert charges(sites[0]) == [0]
 
 
+def test_what_an_app_writes_into_its_question_is_not_in_the_answer(sites):
+    """Flower gives the mod and the app one and the same message."""
+
+    def writes(message, context):
+        message.content["a patient is called Ida"] = message.content.pop("arrays")
+        message.content["second"] = ArrayRecord([np.ones(3)])
+        raise RuntimeError
+
+    reply = ask(lambda message, context: update_mod(message, context, writes), sites[0], question())
+    assert not reply.has_error()
+    assert set(reply.content) == {"arrays", "metrics"}
+    assert charges(sites[0]) == [0]
+
+
 def test_a_question_that_is_asked_again_gets_the_same_bytes_for_the_one_charge(sites):
     app = foreign(lambda a: a + 1, update_mod)
     first, again = (ask(app, sites[0], question()).content["arrays"].to_numpy_ndarrays()[0] for _ in range(2))
