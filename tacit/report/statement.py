@@ -16,7 +16,7 @@ import tacit
 from tacit import store
 from tacit.check import printable
 from tacit.engine.run_files import RunFiles, intact, read, table
-from tacit.engine.run_folder import SEARCH, read_table
+from tacit.engine.run_folder import COMPARISON, SEARCH, read_table
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.compare.grid import GRID
@@ -103,7 +103,8 @@ def _of_run(folder: Path, *, deployed: bool) -> Stated:
         against=_against(promise, files.experiment)
         + ["it has not ended, and what is said here is so far"] * (not summary)
         + ([f"an audit rejects what is promised: {audit['sentence']}"] if audit and audit["rejected"] else [])
-        + ["malicious clients were simulated"] * bool(summary.get("attack")),
+        + ["malicious clients were simulated"] * bool(summary.get("attack"))
+        + _one_of_several(folder, files.experiment),
         covers=DEPLOYED if deployed else Stated.covers,
         clients=clients,
         ledger=sums(files.ledger) if promise and files.ledger else (),
@@ -156,6 +157,16 @@ def _against(promise: Promise | None, experiment: Experiment | None) -> list[str
     """What speaks against a release, whatever else is known."""
     seeded = experiment is not None and experiment.run.randomness == "seeded"
     return [NOTHING] if promise is None else [f"noise is drawn from {SEEDED}"] * seeded
+
+
+def _one_of_several(folder: Path, experiment: Experiment) -> list[str]:
+    """What speaks against one run of several over the same records: which one is released can follow from all of them."""
+    above, what = folder.absolute().parents, ""
+    if len(above) > 1 and (above[1] / SEARCH).is_file():
+        what = "search; the statement of the search is about all of them"
+    elif len(above) > 2 and (above[2] / COMPARISON).is_file() and experiment.privacy.ledger is None:
+        what = "comparison; name a privacy.ledger and it adds them up" if len([*above[1].glob("*/seed-*")]) > 1 else ""
+    return [f"this epsilon leaves out the other runs of its {what}"] if what else []
 
 
 def _utility(summary: Mapping[str, Any]) -> str:

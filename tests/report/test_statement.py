@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import ready
 from redteam.lying_server import Server, experiment
 from report_runs import EVIL, changed
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from tacit.cli.app import app
 from tacit.deploy.operate.site_statement import of_site
 from tacit.errors import BadInput, LedgerError
 from tacit.lab.compare.grid import GRID
+from tacit.lab.grid import compare
 from tacit.lab.tuning.search import tune
 from tacit.report import statement
 
@@ -161,6 +163,24 @@ def test_the_best_of_a_search_has_the_price_of_the_search(tmp_path):
         assert "the best of a search of 2 runs" in one["of"]
         assert one["promised"]["spent in"].startswith("this search")
         assert one["ledger"][0]["epsilon"] >= found["guarantee"]["epsilon"]["max"]
+    alone, page = stated(tmp_path / "search" / "runs" / "002")
+    assert alone["guarantee"]["epsilon"]["max"] < found["guarantee"]["epsilon"]["max"]
+    assert "this epsilon leaves out the other runs of its search" in alone["release"]["why_not"][-1]
+    assert "Not for release" in page
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_one_run_of_a_comparison_is_for_release_only_where_a_ledger_adds_up_all_of_them(tmp_path, shared):
+    ledger = {"ledger": str(tmp_path / "shared.db"), "delta_share": 0.2} if shared else {}
+    privacy = {"kind": "local", "epsilon": 4.0, "noise_multiplier": 3.0, "delta": 1e-3, **ledger}
+    base = {"data": {"clients": 3, "examples_per_client": 40}, "train": {"rounds": 1, "local_steps": 2}}
+    base |= {"privacy": privacy, "run": {"workers": 1, "randomness": "os"}}
+    with ready.workers():
+        compare(tacit.Experiment(**base), {"train.learning_rate": [0.1, 0.5]}, seeds=1, out=tmp_path / "all", jobs=1)
+    for place in (tmp_path / "all").glob("runs/*/seed-*"):
+        found, _ = stated(place)
+        assert found["release"]["allowed"] is shared
+        assert all("the other runs of its comparison" in why for why in found["release"]["why_not"])
 
 
 def test_a_federations_statement_is_that_of_its_results_and_lies_there(tmp_path, ended):
