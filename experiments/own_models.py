@@ -157,7 +157,8 @@ def show(out: Path, cell: str, kinds: list[str], seeds: list[int], *, noiseless:
     for kind in kinds:
         places = [out / f"{cell}-{seed}" for seed in seeds]
         each = [json.loads((place / _name(kind, noiseless)).read_text("utf-8")) for place in places]
-        told = [_told([one["metrics"][metric] for one in each]) for metric in each[0]["metrics"]]
+        known = [metric for metric in each[0]["metrics"] if all("own" in one["metrics"][metric] for one in each)]
+        told = [_told([one["metrics"][metric] for one in each]) for metric in known]
         stay = "/".join(str(one["stay_alone"]) for one in each)
         print(f"| {cell} | `{kind}` | {' | '.join(told)} | {stay} |", flush=True)
 

@@ -3,6 +3,7 @@ five rows drawn at random, so that a person's rows are no more alike than others
 
     python experiments/persons.py --out runs/persons                 # 20 clients x 100 persons, local and central (noise once)
     python experiments/persons.py --out runs/persons --persons 600   # all rows of MNIST
+    python experiments/persons.py --data digits --clients 2 --persons 8 --rounds 2 --rates 1 --epsilons 3 --seeds 1   # small
 
 Group privacy: (e, d) per record is (5 e, 5 exp(4 e) d) per person of five rows, so e is a fifth and d what makes that delta.
 """
@@ -22,9 +23,9 @@ ROWS, DELTA = 5, 1e-5
 WAYS = ("record", "group", "person")  # the first protects one row, and is here to show what the others pay
 
 
-def rows_of(clients: int, persons: int, *, seed: int, people: bool) -> tacit.Dataset:
-    """So many persons of five rows at each client, and MNIST's own test rows."""
-    all_rows = load(DataSection(name="mnist"), seed=0)
+def rows_of(name: str, clients: int, persons: int, *, seed: int, people: bool) -> tacit.Dataset:
+    """So many persons of five rows at each client, and the test rows of the data."""
+    all_rows = load(DataSection(name=name), seed=0)
     chosen = np.random.default_rng(seed).permutation(len(all_rows.y))[: clients * persons * ROWS]
     who = np.arange(len(chosen)) // ROWS
     test = (all_rows.test_x, all_rows.test_y)
@@ -55,7 +56,7 @@ def accuracy(kind: str, way: str, epsilon: float, given: argparse.Namespace, see
         privacy=privacy(kind, way, epsilon),
         run={"seed": seed},
     )
-    rows = rows_of(given.clients, given.persons, seed=seed, people=way == "person")
+    rows = rows_of(given.data, given.clients, given.persons, seed=seed, people=way == "person")
     return tacit.run(made, data=rows, out=given.out / name, force=True, page=False).summary["test_accuracy"]
 
 
@@ -63,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"out": Path("runs/persons"), "clients": 20, "persons": 100, "rounds": 30, "steps": 5}.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--data", default="mnist")
     parser.add_argument("--sampling-rate", type=float, default=0.2)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 3.0])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3, 1.0], help="the best of these is shown")

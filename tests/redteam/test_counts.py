@@ -89,7 +89,7 @@ def test_an_agreement_that_was_edited_to_hold_a_query_gets_no_counts(server):
     record["terms"]["asked"] = '{"evaluation": ""}'
     path.write_text(json.dumps(record))
     asking.restart()
-    with pytest.raises(Refused, match="holds out no rows"):
+    with pytest.raises(Refused, match="is not what was agreed"):
         count(asking)
     assert asking.charges() == []
 
