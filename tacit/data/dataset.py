@@ -271,6 +271,7 @@ def table(
     return Table(rows, y, owners, where=words[1])
 
 
+GAPS = texts.MISSING | {"None", "<NA>"}  # whoever is not known is many persons, and would become one
 LEARNED = "{} names a column that is a feature, the label or the client: ids would be learned, so give it one role."
 FLOAT_IDS = "a float cannot tell long ids apart, and two persons would become one: write texts or whole numbers"
 
@@ -296,12 +297,13 @@ def tags_in(values: Any, *, where: str) -> np.ndarray:
         raise BadData(f"Expected {where} to be one id per row, got {found.dtype} of shape {list(found.shape)}.")
     ids = list[str]()
     for row, value in enumerate(found.tolist()):
-        if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        said = str(value).strip()  # of a column that was made texts before, a gap is "nan"
+        if value is None or said in GAPS or (isinstance(value, float) and math.isnan(value)):
             raise BadData(f"Row {row} of {where} names no person (rows count from 0): every row needs an id.")
         if isinstance(value, bool) or not isinstance(value, str | int):
             wrong = FLOAT_IDS if isinstance(value, float) else "expected a text or a whole number"
             raise BadData(f"Row {row} of {where} has the id {value!r} (rows count from 0): {wrong}.", cell=str(value))
-        ids.append(str(value).strip())
+        ids.append(said)
     return person_tags(ids)
 
 

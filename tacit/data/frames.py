@@ -2,6 +2,7 @@
 the same rows by either way. A column that is not declared is a feature only if it holds numbers in every row: what text or a gap
 becomes is somebody's public decision, not ours. pandas is not imported."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -110,8 +111,8 @@ def refuse_odd(df: Any, of: str) -> None:
         raise BadInput(f"Expected {of} to be a pandas DataFrame, got a {type(df).__name__}.")
     if not len(df):
         raise BadData(f"{of} has no rows.")
-    if not df.columns.is_unique:
-        twice = df.columns[df.columns.duplicated()][0]
+    names = Counter(str(name) for name in df.columns)  # 0 and "0" too: one would be read for the other
+    for twice in [name for name, count in names.items() if count > 1][:1]:
         raise BadData(f"{of} has two columns named {twice!r}: rename one of them.")
     if not df.index.is_unique:
         twice = df.index[df.index.duplicated()][0]

@@ -85,6 +85,9 @@ FLOATS = "a float cannot tell long ids apart"
 WRONG = {
     "missing": ([None, *IDS[1:]], "Row 0 of persons names no person"),
     "empty": (["", *IDS[1:]], "Row 0 of persons names no person"),
+    "blank": ([" ", *IDS[1:]], "Row 0 of persons names no person"),
+    "a gap as a text": (["nan", *IDS[1:]], "Row 0 of persons names no person"),
+    "a gap of pandas as a text": (["<NA>", *IDS[1:]], "Row 0 of persons names no person"),
     "nan": (np.array([np.nan] * ROWS), "Row 0 of persons names no person"),
     "floats": (np.arange(ROWS) / 2, FLOATS),
     "whole floats": (np.arange(ROWS, dtype=float), FLOATS),
@@ -143,6 +146,13 @@ def test_so_it_is_in_a_frame():
     with pytest.raises(BadData, match="is empty in row 4"):
         tacit.Dataset.from_pandas(
             frame(who=[*IDS[:4], None, *IDS[5:]]), label="ill", person="who", classes=2, test_share=0
+        )
+
+
+def test_a_column_of_ids_is_not_read_for_a_feature_whose_name_reads_alike():
+    with pytest.raises(BadData, match="two columns named '0'"):
+        tacit.Dataset.from_pandas(
+            frame().rename(columns={"who": 0, "age": "0"}), label="ill", person=0, classes=2, test_share=0
         )
 
 
