@@ -142,6 +142,14 @@ def printable(text: str, most: int = MOST_TEXT) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text[:most])
 
 
+def many(count: int, what: str) -> str:
+    """
+    >>> many(1, "run"), many(0, "other release")
+    ('1 run', '0 other releases')
+    """
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def unknown(key: str, known: Iterable[str], *, where: Sequence[str] = (), kind: str = "") -> str:
     """The sentence for a key that a table (of this kind) does not have, or that would be a part of a value.
 

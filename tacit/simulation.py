@@ -25,7 +25,7 @@ from tacit.engine.loop import Observer, loop
 from tacit.engine.queries import columns_asked, describe, evaluate_at_clients, judged_by, query_of, ranged
 from tacit.engine.release import held
 from tacit.engine.run_files import PERSONAL
-from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts, refuse_taken
+from tacit.engine.run_folder import Folder, open_folder, refuse_other_parts
 from tacit.engine.stacked import stacked
 from tacit.engine.trainers import Pending, Trainer
 from tacit.errors import BadInput, TacitError, TrainingDiverged
@@ -247,7 +247,7 @@ def run(
     _refuse_wrong(observe=observe, ready=ready, hear=hear, out=out, resume=resume, force=force, page=page)
     experiment = Experiment.of(experiment, **settings)
     path = Path(out or new_folder(experiment.name))
-    refuse_taken(path, resume=resume, force=force)
+    store.refuse_taken(path, resume=resume, force=force)
     experiment = with_passed(experiment, data=data, model=model, rule=rule)
     if resume:
         refuse_other_parts(path, experiment)  # before anything is read or made

@@ -16,6 +16,17 @@ from tacit.errors import BadInput, RunExists
 OWNER = 0o600  # the mode of a file that nobody but its owner may read
 
 
+def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
+    """Raises RunExists where a run would be overwritten, or BadInput where there is none to resume."""
+    known = path / "experiment.toml"
+    if known.exists() and not resume and not force:
+        raise RunExists(
+            f"{path} already holds a run: use --resume to go on with it, or --force to set it aside and start anew."
+        )
+    if resume and not known.exists():
+        raise BadInput(f"There is no run to resume in {path}.")
+
+
 def write(path: Path, content: bytes, *, mode: int | None = None, sync_name: bool = False) -> None:
     """Writes a file, in the place of one that stands. Assumes one writer at a time. Raises: OSError. Guarantee: a crash leaves
     the old content or the new one, whole; with a `mode` nobody else can read it at any moment, whatever the umask. Without one,

@@ -66,6 +66,12 @@ def test_progress_is_one_line_on_standard_error_and_only_where_somebody_watches(
 
 
 def test_a_history_shows_its_metrics_its_curve_and_the_guarantee_in_a_notebook(history):
+    score = f"{history.summary['test_accuracy']:.4f}"
+    count = len(history.rounds)
+    assert (
+        repr(history)
+        == f"History({str(history.out)!r}: {count} rounds, accuracy {score}; sentence says what is promised)"
+    )
     html = history._repr_html_()
     page = ElementTree.fromstring(f"<body>{html}</body>")
     shown = dict(row[:2] for row in ([cell.text for cell in line] for line in page.iter("tr")))
@@ -84,5 +90,8 @@ def test_a_comparison_is_a_table_in_python(tmp_path, monkeypatch):
     assert (found.out / "table.csv").is_file()
     assert str(found).startswith("| clip | accuracy")
     assert "<table>" in found._repr_html_()
+    assert repr(found) == str(found)
+    with pytest.raises(BadInput, match=r"Expected vary to be a dict of lists by key.*got \['aggregate.rule'\]"):
+        tacit.compare("digits", ["aggregate.rule"])
     with pytest.raises(BadInput, match="to be a list of values, got 'mean'"):
         tacit.compare("digits", {"aggregate.rule": "mean"})

@@ -12,7 +12,7 @@ import typer
 from click.exceptions import NoArgsIsHelpError, NoSuchCommand, UsageError
 
 import tacit
-from tacit import check
+from tacit import check, store
 from tacit.cli import deploy, planning, program, report
 from tacit.cli.program import EXPERIMENT, Program, Root
 from tacit.errors import BadInput, TacitError, exit_code, stop_on_term
@@ -34,8 +34,8 @@ def run_command(
     program.check_resume(out, resume=resume, force=force)
     if resume and out and (out / FEDERATION).is_file():
         raise BadInput(f"{out} is a federation, whose run goes on with `tacit deploy up {out} --resume`.")
-    if resume and out and not (out / "experiment.toml").exists():
-        raise BadInput(f"There is no run to resume in {out}.")
+    if out:
+        store.refuse_taken(out, resume=resume, force=force)
     chosen = program.load(out / "experiment.toml" if resume and out and experiment is None else experiment, settings)
 
     from tacit.report.closing import closing
@@ -342,6 +342,8 @@ def _usage(error: UsageError) -> str:
         return f"{said}.{check.nearest(error.command_name, getattr(context.command, 'commands', ()))}".rstrip(".")
     if not name or context is None:
         return said
+    if name == "json":
+        return f"`{context.command_path.removeprefix('python -m ')}` prints no JSON: leave out --json"
     if any("--set" in each.opts for each in context.command.params):
         keys = list(homes(name))
         return f"There is no option --{name}: write `--set {keys[0]}=VALUE`" if keys else said

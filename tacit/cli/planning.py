@@ -60,7 +60,7 @@ def plan_command(
     if program.as_json():
         program.print_json(rows)
         return
-    program.console().print(plan.table(rows))
+    program.show(plan.table(rows))
     if "note" in rows[0]:
         typer.echo(rows[0]["note"], err=True)
 
@@ -106,9 +106,10 @@ def data_command(
         gap = {"client": "...", "examples": f"{cut:,} more", "labels": "", "epsilon": ""}
         rows[MOST_ROWS // 2 : -MOST_ROWS // 2] = [gap]
     kinds = {"examples": COUNT, "epsilon": Kind("{:.3g}".format)}
-    heads = {"client": "client", "examples": "examples", "labels": "most frequent labels", "epsilon": "epsilon"}
+    heads = {"client": "client", "examples": "examples", "labels": "most frequent labels"}
+    heads["epsilon"] = "epsilon" if rows[0]["epsilon"] in (None, "") else f"epsilon per {population.unit}"
     columns = [Column(head, [row[key] for row in rows], kinds.get(key, TEXT)) for key, head in heads.items()]
-    program.console().print(Table(columns, title=title).terminal(caption="; ".join(dataset.notes), wrap=True))
+    program.show(Table(columns, title=title).terminal(caption="; ".join(dataset.notes), wrap=True))
 
 
 def _experiment_or_data(name: str, settings: list[str]) -> Experiment:

@@ -23,10 +23,12 @@ from tacit.experiment.file import parse_value, shipped
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 DIGITS = "digits"  # the experiment where none is named
 EXPERIMENT = f"EXPERIMENT is a TOML file, or one that ships with Tacit: {', '.join(shipped())}; {DIGITS} if left out."
 JSON = "With --json it prints JSON."
+MOST_WIDE = 1000  # columns of a table
 
 Source = Annotated[str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)]
 Settings = Annotated[
@@ -111,6 +113,17 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(stderr=as_json(), quiet=as_json())
+
+
+def show(table: "Table") -> None:
+    """Prints a table with every cell whole: where it is wider than the terminal, its lines wrap."""
+    from rich.measure import Measurement
+
+    screen = console()
+    found = Measurement.get(screen, screen.options.update(width=MOST_WIDE), table)
+    if found.minimum > screen.width:
+        screen.width = found.maximum
+    screen.print(table)
 
 
 def print_json(value: Any) -> None:

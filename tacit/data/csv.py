@@ -80,7 +80,8 @@ def _refuse_undeclared(files: Sequence[Path], columns: Sequence[str], source: "c
         f"{' and '.join(f'data.{key}' for key in declared)} do not say how to read {named}. In these rows they span"
         f" {spans!r}: declare ranges and values that are public, known without looking at the rows, as in"
         f" {' or '.join(kind.example.format(open_[0]) for kind in TYPES)};"
-        ' "unscaled" in place of a range takes a column as it stands, and data.columns lists the features without it.',
+        ' "unscaled" in place of a range takes a column as it stands, data.columns lists the features without it, and data.person'
+        " names a column of ids of persons.",
         cell=spans,
     )
 

@@ -92,6 +92,10 @@ def cells_of(values: Any, column: Column, where: str) -> Cells:
     except ValueError:  # lists of different lengths
         found = np.zeros((0, 0))
     if found.ndim != 1:
+        if not found.ndim:
+            raise BadData(
+                f"{where} have one value in column {column.name!r}, not a list: write {{{column.name!r}: [...]}}."
+            )
         raise BadData(f"{where} have {found.ndim}-dimensional values in column {column.name!r}, or two of that name.")
     if (numbers := column.cells(found)) is not None:
         return numbers

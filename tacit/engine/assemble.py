@@ -30,7 +30,7 @@ from tacit.experiment.extras import EVALUATION, NO_PERSONS, read_with, refuse_un
 from tacit.parts import models, tasks
 from tacit.parts.losses import Losses
 from tacit.parts.tasks import Task
-from tacit.privacy.guarantee import promise
+from tacit.privacy.guarantee import UNPROTECTED, promise
 from tacit.privacy.ledger.ledger import NOTHING, Before
 from tacit.privacy.plan import Plan, kind_of, sampler_of
 from tacit.privacy.wiring import Local, Seals, Wiring
@@ -237,8 +237,7 @@ class Parts(TrainingTask):
         if FROM_DATA_NOTE in self.dataset.notes:
             fixed = (FROM_DATA_NOTE, *fixed)
         if self.dataset.unprotected:
-            rows = self.dataset.unprotected
-            fixed = (f"{rows} of the clients' own records are test rows, for which nothing is promised", *fixed)
+            fixed = (f"{self.dataset.unprotected} {UNPROTECTED}", *fixed)
         found = promise(self.experiment, replace(words, assumes=(*words.assumes, *fixed)))
         if out := tuple(self.population.names[index] for index in sorted(self.plan.opted_out)):
             some = check.some(out, NAMED_AT_MOST)

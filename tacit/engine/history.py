@@ -62,6 +62,12 @@ class History:
         """The guarantee as a privacy officer reads it."""
         return sentence(self.guarantee)
 
+    def __repr__(self) -> str:
+        key = self.summary["metric"]
+        value = self.summary["metrics"].get(key, {}).get("value")
+        score = f", {metrics.words(key)} {value:.4f}" if value is not None else ""
+        return f"History({str(self.out)!r}: {len(self.rounds)} rounds{score}; sentence says what is promised)"
+
     def _repr_html_(self) -> str:
         """In a notebook: the final metrics, the curve, and the sentence of the guarantee."""
         rows = "".join(

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 
 from tacit import store
 from tacit.data.given import digest_of
-from tacit.errors import BadInput, RunExists
+from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.experiment.schema import PASSED
 from tacit.plugin import PASSED_AS, PYTHON
@@ -125,17 +125,6 @@ def read_table(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def refuse_taken(path: Path, *, resume: bool, force: bool) -> None:
-    """Raises RunExists where a run would be overwritten, or BadInput where there is none to resume."""
-    known = path / "experiment.toml"
-    if known.exists() and not resume and not force:
-        raise RunExists(
-            f"{path} already holds a run: use --resume to go on with it, or --force to set it aside and start anew."
-        )
-    if resume and not known.exists():
-        raise BadInput(f"There is no run to resume in {path}.")
-
-
 def ledger_of(experiment: Experiment, path: Path) -> Path:
     """Where the ledger of a run lies; its secret is beside it, where nothing is charged too."""
     return Path(experiment.privacy.ledger or path / "ledger.db")
@@ -198,7 +187,7 @@ def open_folder(
     """Makes or reopens a run's folder and locks it. Raises RunExists, or BadInput if there is nothing to resume.
     `resolved` is the experiment as written down; `before`, what other runs of its ledger had sealed."""
     known = path / "experiment.toml"
-    refuse_taken(path, resume=resume, force=force)
+    store.refuse_taken(path, resume=resume, force=force)
     if force and known.exists():
         store.set_aside(path)
     try:

@@ -44,6 +44,8 @@ class Comparison(list[Row]):
     def __str__(self) -> str:
         return table.cells(self).markdown()
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         cells = table.cells(self)
         return cells.html() + "".join(f"<p>{escape(note)}</p>" for note in cells.notes)
@@ -66,6 +68,10 @@ def compare(
     A finished run is kept; with `resume` an unfinished one goes on. A run that fails has its sentence in `row.runs`. With
     `ledger` all runs are charged to that file. Raises BadInput, RunExists, or BudgetExhausted for the grid as a whole, before
     anything starts. The experiment and `settings` are as in `tacit.run`; a key of `vary` may be short where one table has it."""
+    if not isinstance(vary, Mapping):
+        raise BadInput(
+            f"Expected vary to be a dict of lists by key, as in {{'aggregate.rule': ['mean']}}, got {vary!r:.60}."
+        )
     for key, several in vary.items():
         if isinstance(several, str) or not isinstance(several, Sequence):
             raise BadInput(f"Expected vary[{key!r}] to be a list of values, got {several!r:.60}.")

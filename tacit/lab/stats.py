@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tacit import check
+from tacit import check, store
 from tacit.data.population import Population, rows_digest
 from tacit.engine.assemble import Parts, build, written
 from tacit.engine.ledgers import open_ledger
 from tacit.engine.queries import FILE, Columns, Replies, called, described, histograms_of, keep, kept, released
-from tacit.engine.run_folder import Folder, open_folder, refuse_taken
+from tacit.engine.run_folder import Folder, open_folder
 from tacit.errors import BadInput, BudgetExhausted, LedgerError
 from tacit.experiment import Experiment
 from tacit.experiment.extras import STATS as QUERY
@@ -48,7 +48,7 @@ def stats(
     check.rate(share=share)
     refuse_per_client(experiment, "Statistics are priced per record")
     path = Path(out or new_folder(f"{experiment.name}-stats"))
-    refuse_taken(path, resume=resume, force=force)
+    store.refuse_taken(path, resume=resume, force=force)
     before = before_of(experiment, path, resume=resume)
     parts = build(experiment, before=before)
     query = Columns(histograms_of(experiment, parts.dataset, columns))

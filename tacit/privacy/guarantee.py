@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tacit.experiment import Experiment
     from tacit.privacy.ledger.ledger import Ledger
 
+UNPROTECTED = "of the clients' own records are test rows, for which nothing is promised"
 SEEDED = "a seed (an experiment: whoever knows the seed can remove the noise)"
 FROM_OS = "the operating system's entropy"
 PUBLIC = ("the test set and all settings, their tuning included, are public",)

@@ -99,7 +99,9 @@ def show_promise(summary: dict[str, Any], console: Console, folder: Path) -> Non
 def promise_lines(promise: dict[str, Any]) -> list[tuple[str, str]]:
     """What is promised to whom, against whom, and on which conditions: nothing that qualifies an epsilon is left out."""
     spent, others = promise["epsilon"], promise.get("others")
-    bound = f"epsilon at most {shown(spent['max'])} (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
+    bound = f"epsilon at most {shown(spent['max'])}"
+    if spent["min"] != spent["max"]:
+        bound += f" (smallest {shown(spent['min'])}, median {shown(spent['median'])})"
     lines = [
         ("for every client", f"{bound} at delta = {shown_delta(promise['delta'])}, per {promise['unit']}"),
         ("spent in", "this run"),

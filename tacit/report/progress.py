@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from tacit.check import printable
 from tacit.engine.assemble import Parts
 from tacit.engine.loop import Observer
 from tacit.experiment import Experiment
@@ -26,6 +27,7 @@ from tacit.training.flat import frozen
 
 LINES = 10  # how many lines a run prints where there is no terminal
 EVERY_SECONDS = 30.0  # ... and at least one in so much time
+MOST_REASONS = 3  # sites of a round's line that are missing with their reasons; beyond, their names
 AGAIN_SECONDS = 0.2  # between two states of a line that is written over
 
 
@@ -175,7 +177,7 @@ def round_line(record: dict[str, Any], experiment: Experiment) -> str:
     'round 2/9  2 of 3 sites'
     >>> record = {"round": 1, "answered": 2, "cohort": 2, "absent": {"north": "is not connected"}}
     >>> round_line(record, Experiment(train={"rounds": 9}))  # a site that is not there is not asked
-    'round 2/9  2 of 2 sites (north missing)'
+    'round 2/9  2 of 2 sites (north missing: is not connected)'
     """
     parts, metric = [f"round {record['round'] + 1}/{experiment.train.rounds}"], headline(experiment)
     if metric in record:
@@ -184,7 +186,11 @@ def round_line(record: dict[str, Any], experiment: Experiment) -> str:
         spent = sorted(record[f"epsilon_{end}"] for end in ("tightest", "loosest"))
         ends = " to ".join(dict.fromkeys(map(shown, spent)))
         parts.append(f"epsilon per {experiment.privacy.unit_kept} {ends} ({counted(record)})")
-    missing = f" ({', '.join(map(str, record['absent']))} missing)" if record.get("absent") else ""
+    absent = record.get("absent") or {}
+    names = [f"{name} missing: {printable(why).rstrip('.')}" for name, why in absent.items()]
+    if len(names) > MOST_REASONS:
+        names = [f"{', '.join(absent)} missing"]
+    missing = f" ({'; '.join(names)})" if names else ""
     return "  ".join([*parts, f"{record['answered']} of {record['cohort']} sites{missing}"])
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import tacit
 from tacit import store
-from tacit.check import printable
+from tacit.check import many, printable
 from tacit.engine.run_files import RunFiles, intact, read, table
 from tacit.engine.run_folder import COMPARISON, SEARCH, read_table
 from tacit.errors import BadInput
 from tacit.experiment import Experiment
 from tacit.lab.compare.grid import GRID
 from tacit.privacy.accounting import events, price
-from tacit.privacy.guarantee import SEEDED
+from tacit.privacy.guarantee import SEEDED, UNPROTECTED
 from tacit.privacy.ledger import reader
 from tacit.report import spending
 from tacit.report.closing import promise_lines
@@ -174,8 +174,12 @@ def _utility(summary: Mapping[str, Any]) -> str:
     known = (summary.get("metrics") or {}).get(name) or {}
     if known.get("value") is None:
         return UNKNOWN
-    ends = " ({:.4f} to {:.4f}, 95 % over test rows)".format(*known["interval"]) if known.get("interval") else ""
-    return f"{name} {known['value']:.4f}{ends} on public rows"
+    interval = known.get("interval")
+    ends = " ({:.4f} to {:.4f}, 95 % over test rows)".format(*interval) if interval else " on test rows"
+    own = "".join(
+        f"; {text}" for text in (summary.get("guarantee") or {}).get("assumes", ()) if text.endswith(UNPROTECTED)
+    )
+    return f"{name} {known['value']:.4f}{ends}{own}"
 
 
 def sums(ledger: Path, limit: Budget | None = None) -> list[dict[str, Any]]:
@@ -265,7 +269,7 @@ def registry(stated: Stated) -> dict[str, Any]:
     """The fields of the OpenDP deployment registry, by its names (its data as of 2026, tier 3)."""
     promise, experiment = stated.promise or {}, stated.experiment
     spent = (promise.get("epsilon") or {}).get("max")
-    public = [text for text in promise.get("assumes", []) if "public" in text]
+    public = [text for text in promise.get("assumes", []) if "public" in text or text.endswith(UNPROTECTED)]
     relation = promise.get("relation", NOTHING)
     kind = experiment.privacy.kind if experiment else ""
     also = "; ".join(str(one["adversary"]) for one in promise.get("also", []))
@@ -314,8 +318,8 @@ def registry(stated: Stated) -> dict[str, Any]:
 
 def _together(stated: Stated) -> str:
     rows = [
-        f"{bound(one['epsilon'], one['delta'])} per {one['unit']} in all, of {one['runs']} runs and {len(one['releases'])} other"
-        " releases"
+        f"{bound(one['epsilon'], one['delta'])} per {one['unit']} in all, of {many(one['runs'], 'run')} and"
+        f" {many(len(one['releases']), 'other release')}"
         for one in stated.ledger
     ]
     return f"{'; '.join(rows) or 'the ledger is not here'} ({RULE})"

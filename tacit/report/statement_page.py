@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tacit.check import printable
+from tacit.check import many, printable
 from tacit.privacy.guarantee import shown, shown_delta
 
 MOST_TEXT, MOST_ROWS = 20_000, 40  # characters of one text; rows of a table, of which the file has all
@@ -71,7 +71,7 @@ def _accounting(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         released = f"; other releases: {', '.join(one['releases'][:MOST_ROWS])}" if one["releases"] else ""
         yield (
             f"ledger, per {one['unit']}",
-            f"{bound(one['epsilon'], one['delta'])}{of} sealed by {one['runs']} runs{released}",
+            f"{bound(one['epsilon'], one['delta'])}{of} sealed by {many(one['runs'], 'run')}{released}",
         )
     yield "audit", found["audit"]
 

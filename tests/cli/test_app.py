@@ -148,7 +148,7 @@ def test_ctrl_c_and_sigterm_leave_a_resumable_run_and_say_so_in_one_sentence(com
         (["plan", "sampling_rate=0.1", "steps=5"], "noise_multiplier=Z"),
         (["plan", "--epsilon", "3"], "--set privacy.epsilon=VALUE"),
         (["plan", "digits", "epsilon=3"], "leave out epsilon or use --set"),
-        (["predict", "--json", "old", "file"], "--json"),
+        (["predict", "--json", "old", "file"], "`tacit predict` prints no JSON: leave out --json"),
         (["plan", "digits", "--set", "privacy.kind=none"], "nothing to plan"),
         (["plan", "digits", *SHARED, "--set", "privacy.ledger=."], "is a folder: name a file"),
         (["run", "digits", *SHARED, "--set", "privacy.ledger=file/x.db"], "file is a file, not a folder"),
@@ -206,6 +206,10 @@ def test_plan_of_an_experiment_has_a_row_per_budget_group(command):
     assert [row["names"] for row in rows] == [["client-0", "client-1"], ["client-2", "client-3", "client-4"]]
     assert rows[0]["noise_multiplier"][0] > rows[1]["noise_multiplier"][0]
     assert all(row["affordable_rounds"][0] >= row["planned_rounds"] for row in rows)
+    many = command("plan", "digits", "--set", "privacy.kind=central", "--set", f"privacy.epsilon={[1] * 10 + [2] * 10}")
+    assert "client-10, client-11, client-12 and 7 more" in many.stdout
+    assert "epsilon spent" in many.stdout  # the last column of a table that is wider than a terminal
+    assert "noise over cohort" in many.stdout
     shown = command("plan", "digits").stdout
     assert "paid" in shown
     assert all(f"client-{index}" in shown for index in range(20))

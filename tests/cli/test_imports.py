@@ -34,6 +34,7 @@ def typed(words, tmp_path, names=HEAVY):
         (["--help"], 0),
         (["run", "--help"], 0),
         (["run", "--set", "train.rond=3"], 2),
+        (["run", "--out", "book"], 2),
         (["plan", "digits", "--set", "train.rond=3"], 2),
         (["compare", "--set", "train.rond=3"], 2),
         (["tune", "--set", "train.rond=3"], 2),

@@ -116,7 +116,7 @@ def test_it_is_a_plain_module_whose_parameters_are_the_runs(finished):
         (RAW | {"sex": ["f", "x", "m"]}, "row 1, column 'sex' is 'x', which is none of its declared values"),
         (RAW | {"age": [[1], [2], [3]]}, "have 2-dimensional values in column 'age'"),
         (RAW | {"age": [[1], [2, 3], [4]]}, "have 2-dimensional values in column 'age'"),
-        (RAW | {"age": 63}, "have 0-dimensional values in column 'age'"),
+        (RAW | {"age": 63}, "have one value in column 'age', not a list"),
         ([1, 2, 3], "a mapping of column names to values, a DataFrame, a tensor or an array, got a list"),
     ],
 )

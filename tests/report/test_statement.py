@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 import ready
 from redteam.lying_server import Server, experiment
@@ -62,6 +63,26 @@ def test_every_word_of_a_runs_statement_is_that_of_its_guarantee_and_every_numbe
     assert "not covered" in found["registry"]["deployment"]["product"]["intended_use"]
     for text in (done.guarantee.adversary, done.guarantee.relation, "operating system", "NIST SP 800-226"):
         assert text in page.replace("&#x27;", "'")
+
+
+def test_clients_own_test_rows_are_not_called_public(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    data = tacit.Dataset(x, (x[:, 0] > 0).astype(int), clients=["a", "b"] * 100, classes=2, test_share=0.3)
+    done = tacit.run(
+        {"train": {"rounds": 2}, "privacy": {"kind": "local", "epsilon": 3.0}},
+        data=data,
+        out=tmp_path / "run",
+        page=False,
+    )
+    found, _ = stated(done.out)
+    utility = next(one["text"] for one in found["evaluation"] if one["heading"] == "Utility")
+    assert "public" not in utility
+    for text in (utility, found["registry"]["deployment"]["dp_flavor"]["unprotected_quantities"]):
+        assert (
+            f"{len(data.rows.test_y)} of the clients' own records are test rows, for which nothing is promised" in text
+        )
+    assert found["promised"]["for every client"].startswith("epsilon at most")
 
 
 def test_a_run_with_seeded_noise_says_not_for_release(ended, tmp_path):

@@ -14,6 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import tacit
+from tacit import store
 from tacit.crypto import keys
 from tacit.crypto.reports import Members
 from tacit.crypto.threshold import fewest_shares
@@ -38,7 +39,6 @@ from tacit.deploy.site.limits import Demand, Limits, hold, read_limits
 from tacit.deploy.site.replies import refuse_unpaid
 from tacit.deploy.site.rows import own_model, read_rows
 from tacit.engine.run_files import read
-from tacit.engine.run_folder import refuse_taken
 from tacit.errors import BadInput, BudgetExhausted, LedgerError, RunExists, TacitError
 from tacit.experiment import Experiment
 from tacit.experiment.extras import PAID, SIDES, WORDS, shares
@@ -372,7 +372,7 @@ def refuse_wrong(federation: Federation, *, resume: bool, force: bool) -> None:
     if done is not None:  # the results that were wanted, not something in the way
         text = f"The run is finished ({done['rounds']} rounds), and its results are in {results}; nothing was started"
         raise RunExists(f"{text}; {anew(federation, short)}.")
-    refuse_taken(results, resume=resume, force=force)
+    store.refuse_taken(results, resume=resume, force=force)
     if short:
         kept = f" {results} was left as it is." if holds_run(federation) else ""
         raise BudgetExhausted(f"Nothing was started: {unpaid(federation, short)}.{kept}")

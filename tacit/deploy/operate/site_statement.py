@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tacit.check import many
 from tacit.deploy.site import agreement, layout
 from tacit.deploy.site.consent import read_experiment
 from tacit.deploy.site.limits import read_limits
@@ -42,7 +43,7 @@ def of_site(folder: Path) -> Stated:
     spent = {"epsilon": dict.fromkeys(("min", "median", "max"), mine["epsilon"]), "delta": mine["delta"]}
     return Stated(
         name=settings["name"],
-        what=f"a site with {len(agreed)} agreed runs and {len(mine['releases'])} other releases",
+        what=f"a site with {many(len(agreed), 'agreed run')} and {many(len(mine['releases']), 'other release')}",
         run=f"{limits.unit}s of {settings['name']}",
         promise=_of_all(promises, bool(mine["releases"])) | spent | {"whom": settings["name"]} if promises else None,
         sentence=" ".join([*said, *[f"Of {earlier} earlier runs each has its promise.txt."] * (earlier > 0)])

@@ -64,6 +64,12 @@ def refuse_undeployable(experiment: Experiment) -> None:
     """Refuses settings that make sense in one process only, such as a common ledger. Raises: BadInput."""
     data, privacy, options = experiment.data, experiment.privacy, experiment.data.options()
     own, declares = data.name in OWN_FILES, "test_path" in options or options.get("test_share") == 0
+    changes = {
+        "leave out data.client_column": "client_column" in options,
+        'set data.partition = "natural"': data.partition != "natural" or "client_column" in options,
+        "set data.test_path to public test rows, or, where nobody has public rows, data.test_share = 0": not declares,
+    }
+    needed = [change for change, is_so in changes.items() if is_so]
     unfit = {
         "[attack] makes clients of a simulation malicious, and in a deployment nobody is on purpose: leave it out.": (
             experiment.attack is not None
@@ -71,10 +77,9 @@ def refuse_undeployable(experiment: Experiment) -> None:
         "metric.per_client reads every client's rows, which only a simulation can: leave it out.": (
             experiment.metric.per_client
         ),
-        'Every site has its own rows: set data.partition = "natural".': own and data.partition != "natural",
-        "The server of a deployment holds no client's rows: set data.test_path to public test rows, or, where nobody has public"
-        " rows, data.test_share = 0.": own and not declares,
-        "Every site has its own file: leave out data.client_column.": own and "client_column" in options,
+        f"In a deployment every site has its own file, and the server holds no client's rows: {'; '.join(needed)}.": (
+            own and bool(needed)
+        ),
         'In a deployment no site knows the labels of another: declare them, as in data.classes = ["no", "yes"].': (
             own and options.get("classes") == FROM_DATA
         ),

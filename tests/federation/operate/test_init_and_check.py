@@ -148,6 +148,10 @@ NATURAL = {"name": "csv", "path": "x", "classes": 2, "partition": "natural"}
         ({"privacy": {"level": "maximum"}}, "its own budget"),
         ({"privacy": {"ledger": "x.db", "delta_share": 0.1}}, "its own ledger"),
         ({"data": {"name": "csv", "path": "x.csv", "classes": 2}}, 'data.partition = "natural"'),
+        (
+            {"data": {"name": "csv", "path": "x.csv", "classes": 2, "client_column": "z"}},
+            'leave out data.client_column; set data.partition = "natural"; set data.test_path',
+        ),
         ({"data": NATURAL}, "data.test_path"),
         ({"data": {**NATURAL, "test_path": "y", "client_column": "z"}}, "leave out data.client_column"),
     ],
