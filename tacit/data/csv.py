@@ -14,7 +14,7 @@ import torch
 
 from tacit import check
 from tacit.data import texts
-from tacit.data.dataset import FLOAT_IDS, PART, Dataset, dataset
+from tacit.data.dataset import FLOAT_IDS, GAPS, PART, Dataset, dataset
 from tacit.data.dataset import Table as Rows
 from tacit.data.encoder import CLAMPED, DROPPED, FILLED, TO_OTHER, TYPES, Change, Column, Encoder, column_of, encode
 from tacit.data.population import person_tags, text_digests
@@ -281,7 +281,7 @@ def _present(table: Table, column: str, *, gaps: frozenset[str]) -> Cells:
 
 
 def _ids(table: Table, column: str) -> list[str]:
-    ids = [str(cell) for cell in _present(table, column, gaps=MISSING)]
+    ids = [str(cell) for cell in _present(table, column, gaps=GAPS)]
     for row, cell in enumerate(ids):
         if is_number(cell) and not cell.lstrip("+-").isdecimal():
             raise BadData(f"{table.place(row, column)} has the id {cell!r}: {FLOAT_IDS}.", cell=cell)

@@ -105,7 +105,15 @@ def test_ids_that_name_no_person_are_refused_in_one_sentence(case):
 
 
 @pytest.mark.parametrize(
-    ("cell", "words"), [("", "is missing"), ("NA", "is missing"), ("12.5", FLOATS), ("1e5", FLOATS)]
+    ("cell", "words"),
+    [
+        ("", "is missing"),
+        ("  ", "is missing"),
+        ("NA", "is missing"),
+        ("None", "is missing"),
+        ("12.5", FLOATS),
+        ("1e5", FLOATS),
+    ],
 )
 def test_a_cell_of_a_csv_that_names_no_person_is_refused_with_its_line(tmp_path, cell, words):
     path = written(tmp_path, [*IDS[:7], cell, *IDS[8:]])
