@@ -178,10 +178,14 @@ def header(path: Path, heading: Heading = NAMES_FIRST) -> list[str]:
 
 
 def refuse_absent(path: Path | str, wanted: Sequence[str], head: Sequence[str]) -> None:
-    """Refuses a table that lacks a column, and names the nearest that it has. Raises: BadData."""
+    """Refuses a file, or rows for a model (a text), that lack a column, and names the nearest one. Raises: BadData."""
     if absent := [column for column in wanted if column not in head]:
         near = check.nearest(absent[0], [name for name in head if name not in wanted])
-        raise no_column(f"{path} has no column {absent[0]!r}: every file needs the same columns.", near, head)
+        file = isinstance(path, Path)
+        text = f"{path} {'has' if file else 'have'} no column {absent[0]!r}"
+        raise no_column(
+            f"{text}: every file needs the same columns." if file else f"{text}, which the model needs.", near, head
+        )
 
 
 def no_column(text: str, near: str, head: Sequence[str]) -> BadData:

@@ -317,9 +317,8 @@ def _read(source: str | Path) -> dict[str, Any]:
         )
     else:
         names = ", ".join(shipped())
-        raise BadInput(
-            f"{str(source)!r} is neither a file nor a shipped experiment ({names}).{check.nearest(str(source), shipped())}"
-        )
+        near = check.nearest(str(source), [*shipped(), *map(str, path.parent.glob("*.toml"))])
+        raise BadInput(f"{str(source)!r} is neither a file nor a shipped experiment ({names}).{near}")
     try:
         return tomllib.loads(text)
     except ValueError as error:  # no TOML, or a number of thousands of digits

@@ -72,6 +72,9 @@ def test_noise_given_against_the_strategy_is_refused():
 def test_a_missing_or_broken_file_is_refused(tmp_path):
     with pytest.raises(BadInput, match="neither a file nor a shipped experiment"):
         Experiment.load("digit")
+    (tmp_path / "hospitals.toml").write_text("")
+    with pytest.raises(BadInput, match=r"Did you mean '.*/hospitals\.toml'\?"):
+        Experiment.load(tmp_path / "hospital.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("[train\nrounds = 3")
     with pytest.raises(BadInput, match="not valid TOML"):

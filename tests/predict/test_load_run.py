@@ -107,7 +107,7 @@ def test_it_is_a_plain_module_whose_parameters_are_the_runs(finished):
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ({"age": [1]}, r"The rows given has no column 'sex'"),
+        ({"age": [1]}, r"The rows given have no column 'sex', which the model needs\. There are: age"),
         ({key.capitalize(): value for key, value in RAW.items()}, r"no column 'age'.*Did you mean 'Age'\?"),
         (RAW | {"age": [1, 2]}, "have 2 values in column 'age' and 3 in 'sex'"),
         (RAW | {"age": [1, 2, None]}, "The rows given, row 2, column 'age' is missing"),
