@@ -224,10 +224,9 @@ class BudgetTracker:
         self._beside = ThreadPoolExecutor(1) if ledger is not None and parts.theta.is_cuda else None
         self._coming: dict[tuple[Budget, price.Composition], Future[float]] = {}
         if ledger is not None:
-            epsilons, out = parts.population.epsilons.copy(), [*parts.plan.opted_out]
-            if out:  # of these nothing is spent
-                epsilons[out] = np.delete(epsilons, out)[0]
-            self._ends = (parts.population[int(np.argmin(epsilons))], parts.population[int(np.argmax(epsilons))])
+            paying = np.delete(np.arange(len(parts.population)), [*parts.plan.opted_out])
+            epsilons = parts.population.epsilons[paying]
+            self._ends = tuple(parts.population[int(paying[end(epsilons)])] for end in (np.argmin, np.argmax))
             self._find_ends(ledger)
             self._stride = -(-self._sampler.slots(None, rounds=self._rounds) // MARKS)
             if not self._sampler.charges_all:

@@ -70,6 +70,14 @@ def test_it_is_not_charged_and_every_word_about_the_run_says_that_nothing_is_pro
     assert list(reader.faults(tmp_path / "ledger.db")) == []
 
 
+@pytest.mark.parametrize("epsilons", [[math.inf, 2.0, 1.0], [math.inf, 1.0, 2.0], [math.inf, math.inf, 1.0]])
+def test_a_first_client_that_opts_out_does_not_stand_for_what_the_others_have_spent(tmp_path, epsilons):
+    history = tacit.run(out(data={"clients": 3}, privacy={"epsilon": epsilons}), out=tmp_path, page=False)
+    last, spent = history.rounds[-1], history.guarantee
+    assert (last["epsilon_tightest"], last["epsilon_loosest"]) == (spent.epsilon_min, spent.epsilon_max)
+    assert min(one["epsilon_tightest"] for one in history.rounds) > 0
+
+
 def test_the_terminal_and_a_statement_for_a_registry_say_so(tmp_path, capsys):
     path = tmp_path / "e.toml"
     path.write_text(out().toml())
