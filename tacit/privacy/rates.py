@@ -55,13 +55,10 @@ class Rates:
 
     @property
     def ratio(self) -> str:
-        """How much more often records of loose clients are drawn, in words; nothing where all are drawn alike."""
-        times = float(self.rates.max() / self.rates.min())
-        return (
-            f", the loosest clients' records drawn {times:.3g} times as often as the tightest's"
-            if times > 1.005
-            else ""
-        )
+        """How much more often loose clients are drawn from, in words; nothing where all are alike."""
+        times, what = float(self.rates.max() / self.rates.min()), f"{self.unit}s"
+        said = f", the loosest clients' {what} drawn {times:.3g} times as often as the tightest's"
+        return said if times > 1.005 else ""
 
     @property
     def drawn(self) -> bool:
