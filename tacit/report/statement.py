@@ -1,8 +1,8 @@
 """`tacit statement`: what a run, a search's best or a site promises, for a registry: a JSON file, and one page to print and sign.
 
 Every word of the promise is the guarantee's own (`privacy/guarantee.py`), every epsilon the ledger's. The fields of `registry` are
-those of the OpenDP deployment registry (arXiv:2509.13509), the headings of `evaluation` follow NIST SP 800-226. What Tacit cannot
-know is said to be not covered, and nothing is left blank."""
+those of the OpenDP deployment registry (arXiv:2509.13509), those of `evaluation` are after the layers of NIST SP 800-226. What
+Tacit cannot know is said to be not covered, and nothing is left blank."""
 
 import json
 import math

@@ -46,7 +46,7 @@ def page(found: Mapping[str, Any]) -> str:
         _section("Each client", _grid(("client", "epsilon", "at delta", "its limit"), clients)) if clients else "",
         f"<p>{more} more clients are in statement.json.</p>" if more > 0 else "",
         _section(
-            "Evaluation, by the headings of NIST SP 800-226",
+            "Evaluation, after the layers of NIST SP 800-226",
             _rows((o["heading"], o["text"]) for o in found["evaluation"]),
         ),
         _section("For the registry", _rows((key.replace("_", " "), text) for key, text in product.items())),
